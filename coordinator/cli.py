@@ -144,9 +144,16 @@ def serve(
     console_listen: Annotated[
         str, typer.Option(help="The same on another host:port; not on this machine alone: over TLS.")
     ] = "",
+    fronts: Annotated[
+        int,
+        typer.Option(
+            min=0, max=64, help="Share the ports among so many processes; needs PostgreSQL. 0: serve in one."
+        ),
+    ] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Serve until SIGTERM; with --json, print the addresses once calls are taken."""
+    from coordinator.fronts import serve_fronts
     from coordinator.server import serve as run
     from coordinator.server import split_address
 
@@ -156,7 +163,31 @@ def serve(
         if (sentence := unmet("console")) is not None:
             raise ServeError(sentence)
     configure_logs(level=logging.DEBUG if verbose else logging.INFO, library_level=logging.WARNING)
-    asyncio.run(run(state, _announce if as_json else None, beside))
+    announce = _announce if as_json else None
+    if fronts:
+        asyncio.run(serve_fronts(state, fronts, announce, beside, verbose=verbose))
+    else:
+        asyncio.run(run(state, announce, beside))
+
+
+@app.command("front", hidden=True)
+def front_(
+    number: Annotated[int, typer.Option(help="0, 1, ...")],
+    market: Annotated[str, typer.Option(help="host:port of the participants' port.")],
+    public: Annotated[str, typer.Option(help="host:port of the public port.")],
+    state: State = DEFAULT_STATE,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log every detail.")] = False,
+    console: Annotated[str, typer.Option(help="host:port of the web console.")] = "",
+) -> None:
+    """One of the processes of `serve --fronts`, which starts it; ends with its standard input."""
+    import structlog
+
+    from coordinator.server import Front
+    from coordinator.server import serve as run
+
+    configure_logs(level=logging.DEBUG if verbose else logging.INFO, library_level=logging.WARNING)
+    structlog.contextvars.bind_contextvars(front=number)
+    asyncio.run(run(state, _announce, console, Front(number, market, public)))
 
 
 @app.command("open")

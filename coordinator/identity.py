@@ -64,20 +64,21 @@ class Roster:
 
     def __init__(self) -> None:
         self._participants: dict[str, ParticipantRow] = {}
-        self._revoked_serials: frozenset[str] = frozenset()
+        self._revoked_serials: set[str] = set()
         self._authorities: frozenset[bytes] = frozenset()
 
     def load(self, participants: Iterable[ParticipantRow], certificates: Iterable[CertificateRow]) -> None:
         self._participants = {row.id: row for row in participants}
-        self._revoked_serials = frozenset(c.serial for c in certificates if c.revoked_at is not None)
+        self._revoked_serials = _revoked_of(certificates)
 
     def trust(self, authorities: Iterable[x509.Certificate]) -> None:
         """Certificates of these authorities alone count from here on, on open connections too."""
         self._authorities = frozenset(authority_id(certificate) for certificate in authorities)
 
-    def add(self, row: ParticipantRow) -> None:
-        """A participant has just enrolled."""
+    def add(self, row: ParticipantRow, certificates: Iterable[CertificateRow] = ()) -> None:
+        """A participant has just enrolled, or changed; with its certificates where one may be revoked."""
         self._participants[row.id] = row
+        self._revoked_serials |= _revoked_of(certificates)
 
     def refusal_of(self, caller: Caller) -> Refusal | None:
         """Why a caller no longer counts as one; None where it still does."""
@@ -121,6 +122,10 @@ class Roster:
         if row.revoked_at is not None:
             raise _revoked(participant_id)
         return Caller(participant_id, load_public_key(row.public_key), row.public_key)
+
+
+def _revoked_of(certificates: Iterable[CertificateRow]) -> set[str]:
+    return {c.serial for c in certificates if c.revoked_at is not None}
 
 
 @lru_cache(maxsize=_PARSED_CERTIFICATES)

@@ -6,6 +6,7 @@ rows. One identity has one session in a task: a second Watch takes over, and the
 """
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Iterable
 from dataclasses import dataclass, field
 
@@ -16,9 +17,14 @@ from mechanism.lifecycle import State
 
 @dataclass(eq=False)
 class Session:
-    """One open Watch stream. It ends early with a reason: taken over, revoked, or the service shuts down."""
+    """One open Watch stream. It ends early with a reason: taken over, revoked, or the service shuts down.
+
+    Attributes:
+        began: when, seconds since the epoch.
+    """
 
     participant_id: str
+    began: float = 0.0
     reason: Refusal | None = None
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -94,18 +100,22 @@ class Presence:
         self._sessions: dict[str, Session] = {}
         self._heard: dict[str, float] = {}
 
-    def enter(self, participant_id: str) -> Session:
+    def enter(self, participant_id: str, now: float) -> Session:
         """Opens a session; one that is open already ends."""
-        session = Session(participant_id)
-        if (old := self._sessions.get(participant_id)) is not None:
+        self.take_over(participant_id)
+        session = self._sessions[participant_id] = Session(participant_id, now)
+        return session
+
+    def take_over(self, participant_id: str, before: float = math.inf) -> None:
+        """Ends the participant's session, if there is one that has begun before that time."""
+        old = self._sessions.get(participant_id)
+        if old is not None and old.began < before:
             old.end(
                 Refusal(
                     Code.SESSION_TAKEN_OVER,
                     f"Another process has connected as {participant_id!r} and takes part in its place.",
                 )
             )
-        self._sessions[participant_id] = session
-        return session
 
     def leave(self, session: Session, now: float) -> None:
         """Closes a session."""
@@ -115,7 +125,16 @@ class Presence:
 
     def hear(self, participant_id: str, now: float) -> None:
         """Any call is a sign of life."""
-        self._heard[participant_id] = now
+        self._heard[participant_id] = max(now, self._heard.get(participant_id, now))
+
+    def signs(self, since: float, now: float) -> dict[str, float]:
+        """When those were last heard that have been heard after `since`; who watches is heard now."""
+        heard = {name: at for name, at in self._heard.items() if at > since}
+        return heard | dict.fromkeys(self._sessions, now)
+
+    def begin_again(self, now: float) -> None:
+        """Everyone has the grace period to reconnect, as after a start."""
+        self._since = now
 
     def dismiss(self, reason: Refusal) -> None:
         """Ends all sessions."""

@@ -26,6 +26,7 @@ from coordinator.runner import LiveTask, Workplace
 from coordinator.settlements import PaidRound, Settlements
 from coordinator.shared_frames import SharedFrame, SharedFrames
 from coordinator.spool import UploadKey
+from coordinator.storage.changes import Kind
 from coordinator.storage.submissions import ModelStanding, ReceiptRow
 from coordinator.storage.tasks import EventRow, TaskRow
 from coordinator.tracing import annotate
@@ -101,6 +102,10 @@ class Market:
     def add(self, live: LiveTask) -> None:
         self._tasks[live.row.id] = live
 
+    def held(self, task_id: str) -> LiveTask | None:
+        """The task, where this process knows it."""
+        return self._tasks.get(task_id)
+
     def tasks(self) -> list[LiveTask]:
         """All tasks, the oldest first."""
         return list(self._tasks.values())
@@ -151,10 +156,12 @@ class Market:
         """
         if cursor > live.feed.cursor:
             raise FieldError("cursor", cursor, f"at most {live.feed.cursor}, the last event's")
-        session = live.presence.enter(caller.participant_id)
+        now = self._work.clock.now()
+        session = live.presence.enter(caller.participant_id, now)
         live.changed.set()
         self._work.metrics.watchers.inc()
         try:
+            await self._work.tell(Kind.WATCHES, live.row.id, caller.participant_id, at=now)
             async for event in live.feed.follow(cursor, session):
                 yield await self._received(caller, live, event)
             if session.reason is not None:
@@ -358,6 +365,9 @@ class Market:
             return known
         if late:
             return await record()  # by its header alone
+        await self._work.tell(
+            Kind.SENDS, statement.task_id, statement.participant_id, statement.submission_id
+        )
         contract = live.row.terms.contract
         return await self._uploads.receive(stream, statement, header.offset, contract, record)
 

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from coordinator.blobs import BlobStore
 from coordinator.metrics import Metrics
-from coordinator.spool import Spool, SpooledUpload, UploadKey
+from coordinator.spool import Spool, SpoolBusy, SpooledUpload, UploadKey
 from coordinator.upload_places import Places, Stream
 from fedpeer.protocol.errors import Code, Refusal
 from fedpeer.protocol.frames import Frame
@@ -29,6 +29,9 @@ Result = TypeVar("Result")
 #: Threads for each upload that has a place: one writes a frame, and the next frame waits for it in another. And those
 #: besides, for whole files on their way to their own place.
 _FOR_EACH, _THREADS = 2, 8
+
+#: Seconds that a stream of the same upload in another process gets to end, once it has been told to.
+_LET_GO_SECONDS = 5.0
 
 _STOPPING = "The coordinator is shutting down; the upload can be resumed."
 
@@ -106,7 +109,7 @@ class Uploads:
         check = ModelCheck(contract, total)
         async with self.places.lane(key, stream):
             async with self.places.place(stream, total):
-                upload = await self._in_thread(self._open, key, offset, total, check)
+                upload = await self._opened(key, offset, total, check)
                 steps = _Steps(self._threads, upload)
                 try:
                     await stream.welcome()
@@ -118,6 +121,17 @@ class Uploads:
                 await asyncio.wait([last or whole])  # the last frame is in memory until then
             await whole
             return await record()
+
+    async def _opened(self, key: UploadKey, offset: int, total: int, check: ModelCheck) -> SpooledUpload:
+        """As `_open`, once the process that had the upload before has let go of it."""
+        give_up = asyncio.get_running_loop().time() + _LET_GO_SECONDS
+        while True:
+            try:
+                return await self._in_thread(self._open, key, offset, total, check)
+            except SpoolBusy:
+                if asyncio.get_running_loop().time() >= give_up:
+                    raise
+                await asyncio.sleep(_LET_GO_SECONDS / 100)
 
     def _open(self, key: UploadKey, offset: int, total: int, check: ModelCheck) -> SpooledUpload:
         if offset > min(held := self._spool.size(key), total):

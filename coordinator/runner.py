@@ -50,6 +50,7 @@ from coordinator.states import (
     Wait,
     next_step,
 )
+from coordinator.storage.changes import Kind
 from coordinator.storage.rounds import RoundRow
 from coordinator.storage.submissions import ModelRow
 from coordinator.storage.tasks import EventRow, StaleTask, TaskRow
@@ -89,6 +90,9 @@ _REPAIRABLE = (
 #: Seconds from one look of the runner to the next at arrivals that complete nothing, for the metrics to follow them.
 _GLANCE_SECONDS = 1.0
 
+#: The same after arrivals at another process, which may complete a phase.
+_SOON_SECONDS = 0.02
+
 #: Steps after which a head is signed as soon as everybody has heard of them. A settlement is signed before that. The
 #: two steps that lead to it wait for its head: signing is a flush, for which a round's first uploads would wait.
 _SIGNED_AFTER = (BeginEffort, Select, Close, Cancel)
@@ -124,6 +128,15 @@ class LiveTask:
             loop = asyncio.get_running_loop()
             self._glance = loop.call_at(self._looked + _GLANCE_SECONDS, self.changed.set)
 
+    def arrived_elsewhere(self) -> None:
+        """As `arrived`, of another process, which does not say how many: the runner looks soon."""
+        loop = asyncio.get_running_loop()
+        soon = loop.time() + _SOON_SECONDS
+        if self._glance is None or self._glance.when() > soon:
+            if self._glance is not None:
+                self._glance.cancel()
+            self._glance = loop.call_at(soon, self.changed.set)
+
     def looked_at(self) -> None:
         """What has happened so far is seen by the look that begins now; what happens meanwhile asks for another."""
         self.changed.clear()
@@ -141,6 +154,7 @@ class Workplace:
     Attributes:
         absence_seconds: silence after which a participant no longer holds up a round.
         refused: hears of each submission that is refused for good.
+        shared: whether other processes serve the same market.
     """
 
     transact: Transactions
@@ -152,6 +166,12 @@ class Workplace:
     tracing: Tracing
     absence_seconds: float
     refused: Callable[[Refused], None]
+    shared: bool = False
+
+    async def tell(self, kind: Kind, *subject: str, at: float = 0.0) -> None:
+        """Says to the other processes, where there are any, what no transaction of its own says."""
+        if self.shared:
+            await self.transact(lambda t: t.market.announce(kind, *subject, at=at), durable=False)
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,16 @@
 
 market port   mutual TLS: Market, Ledger, renewal of certificates
 public port   TLS with the server's certificate alone: Enrolment, health, reflection, Ledger where allowed
+
+One process does all of it, or several share the ports (`coordinator.fronts`): each answers calls, takes uploads and
+hears of changes by the others; the one of them that has the lease on the database *leads*, which is to run the tasks,
+keep house and answer commands. When it ends, another takes the lease, and leads.
 """
 
 import asyncio
 import contextlib
 import gc
+import hashlib
 import json
 import os
 import resource
@@ -14,6 +19,7 @@ import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -35,6 +41,7 @@ from coordinator.control_socket import ControlSocket
 from coordinator.errors import FolderError, ServeError
 from coordinator.folder import StateFolder, write_private
 from coordinator.identity import Caller, Enrolled, Roster, enrol, renew
+from coordinator.listening import listen
 from coordinator.live import Feed, Presence
 from coordinator.market import Market
 from coordinator.metrics import Metrics
@@ -47,17 +54,19 @@ from coordinator.services.enrolment_servicer import Enrol, EnrolmentServicer
 from coordinator.services.health_servicer import HealthServicer
 from coordinator.services.ledger_servicer import LedgerServicer
 from coordinator.services.market_servicer import MarketServicer
-from coordinator.spool import Spool
+from coordinator.spool import Spool, UploadKey
+from coordinator.storage.changes import Change, Kind
 from coordinator.storage.lease import Lease
 from coordinator.storage.rounds import Retention
 from coordinator.storage.schema import migrate
-from coordinator.storage.tasks import EventRow, TaskRow
+from coordinator.storage.tasks import TaskRow
 from coordinator.supervision import Duty, Supervisor
 from coordinator.tracing import Tracing, exporting
 from coordinator.transaction import Transaction
 from fedpeer.audit.sql.database import Database
-from fedpeer.audit.sql.errors import LeaseLost
+from fedpeer.audit.sql.errors import LeaseLost, LeaseTaken
 from fedpeer.audit.sql.ledger_store import SignedLog
+from fedpeer.protocol.certificates import CertificateError, certificate_name, load_certificate
 from fedpeer.protocol.errors import Code, Refusal
 from fedpeer.protocol.limits import (
     HANDSHAKE_SECONDS,
@@ -70,6 +79,7 @@ from fedpeer.protocol.limits import (
     PUBLIC_PORT,
     PortLimits,
 )
+from fedpeer.streams import end_with_parent
 from fedpeer.v1 import (
     enrolment_pb2,
     enrolment_pb2_grpc,
@@ -87,6 +97,16 @@ INSECURE_NAME = "fedpeer-participant"
 #: Seconds for which a model file may be without a row that refers to it: `open` writes the file first.
 _UNCOMMITTED = 3600.0
 
+#: Seconds after which a process that does not lead asks for the lease again.
+_STAND_BY_SECONDS = 1.0
+
+#: Parts of `absence_seconds` after which processes tell one another whom they have heard.
+_HEARD_OFTEN = 4
+
+#: Seconds for which a certificate that is refused may be one that another process has just issued, and how many of
+#: those are remembered.
+_DOUBT_SECONDS, _DOUBTED = 2.0, 10_000
+
 #: Seconds in a day; retention is configured in days.
 _DAY = 86_400.0
 
@@ -98,7 +118,21 @@ _SERVICES = (
 )
 
 
-def _options(port: PortLimits) -> list[tuple[str, int]]:
+@dataclass(frozen=True)
+class Front:
+    """One of several processes that share the ports.
+
+    Attributes:
+        number: 0, 1, ...
+        market, public: host:port; another process has seen to it that they are free.
+    """
+
+    number: int
+    market: str
+    public: str
+
+
+def _options(port: PortLimits, *, shared: bool) -> list[tuple[str, int]]:
     """A port's limits as gRPC takes them."""
     return [
         ("grpc.max_receive_message_length", port.message_bytes),
@@ -117,8 +151,8 @@ def _options(port: PortLimits) -> list[tuple[str, int]]:
         ("grpc.max_connection_age_grace_ms", port.grace_seconds * 1000),
         ("grpc.http2.bdp_probe", 0),
         ("grpc.http2.lookahead_bytes", port.window_bytes),
-        # A port that is taken is an error, not a second listener.
-        ("grpc.so_reuseport", 0),
+        # Where no other process is meant to listen, a port that is taken is an error.
+        ("grpc.so_reuseport", int(shared)),
     ]
 
 
@@ -127,6 +161,8 @@ class Coordinator:
 
     Args:
         console: host:port of the web console that is kept beside the service; empty: none.
+        front: None: this process serves alone. Else the folder's lock is somebody else's to hold, and the schema's to
+            make.
 
     Raises:
         CoordinatorError, StorageError: on construction and on start, for what an operator can repair.
@@ -139,8 +175,12 @@ class Coordinator:
         clock: Clock | None = None,
         tracing: Tracing | None = None,
         console: str = "",
+        front: Front | None = None,
     ) -> None:
         self.folder = folder
+        self._front = front
+        #: Whether this process runs the tasks.
+        self._leads = False
         self._console = console
         self.config: ServiceConfig = folder.config()
         self._tracing = tracing or exporting(self.config.tracing, self.config.name)
@@ -166,6 +206,7 @@ class Coordinator:
             tracing=self._tracing,
             absence_seconds=section.absence_seconds,
             refused=self._notices.refused,
+            shared=front is not None,
         )
         self.market = Market(self._work)
         self._quotas = Quotas(
@@ -179,6 +220,10 @@ class Coordinator:
         #: Set when somebody may have changed what is held in memory, and who waits for it to be read again.
         self._outdated = asyncio.Event()
         self._following: list[asyncio.Future[None]] = []
+        #: Held by who takes over what the database has.
+        self._reading = asyncio.Lock()
+        #: Certificates that this process alone may not know yet, and since when each waits.
+        self._doubted: dict[bytes, float] = {}
         self._health = HealthServicer(("", *_SERVICES))
         self._certificates = read_certificates(folder, self.config.server, datetime.now(UTC))
         #: Why those in the folder are not served; "" where they are.
@@ -195,35 +240,150 @@ class Coordinator:
 
     async def start(self) -> None:
         """Takes up every task where it stands, and serves."""
-        self._exit.enter_context(self.folder.lock())
+        if self._front is None:
+            self._exit.enter_context(self.folder.lock())
         try:
             await asyncio.to_thread(self._database.check_present)
-            await asyncio.to_thread(self._lease.take)
-            self._guard_lease()
-            await asyncio.to_thread(migrate, self._database)
-            await self._transact.sign_head()
-            await self._notices.forget_others()
+            if self._front is None:
+                await asyncio.to_thread(self._lease.take)
+                await asyncio.to_thread(migrate, self._database)
             await asyncio.to_thread(self._work.blobs.prepare)
-            await self._clear_spool()
             await self._bind()
-            # First the control socket: what a command changes after the reading here is notified.
-            await self._control_socket.start()
-            await self._reload()
-            self._supervisor.begin("commands", self._follow_commands)
+            if self._front is None:
+                await self._lead()
+            else:
+                await self._follow_changes()
             for server in self._servers:
                 await server.start()
             self._raise_alarm(self._supervisor.alarmed)  # what has been taken up may fail already
-            write_private(self.folder.addresses, json.dumps(self.addresses()).encode())
+            if self._front is None:
+                write_private(self.folder.addresses, json.dumps(self.addresses()).encode())
         except BaseException:
             await self.stop(0)
             raise
-        self._supervisor.begin("housekeeping", self._keep_house, vital=False)
-        self._begin_notices()
+        if self._front is not None:
+            self._supervisor.begin("presence", self._share_presence)
+            self._supervisor.begin("standing by", self._stand_by)
+        if self._notices.receivers:
+            self._supervisor.begin("notices", lambda duty: self._notices.keep_noting(duty.well), vital=False)
         if self._console:
             self._supervisor.begin(
                 "console", lambda duty: keep_console(self.folder.path, self._console, duty.well), vital=False
             )
         log.info("serving", market=self.market_address, public=self.public_address)
+
+    async def _lead(self) -> None:
+        """Runs the tasks from here on; this process has the lease."""
+        self._guard_lease()
+        await self._transact.sign_head()
+        await self._notices.forget_others()
+        await self._clear_spool()
+        # First the control socket: what a command changes after the reading here is notified.
+        await self._control_socket.start()
+        await self._reload()
+        self._leads = True
+        for live in self.market.tasks():
+            live.presence.begin_again(self._clock.now())
+            self._run(live)
+        self._supervisor.begin("commands", self._follow_commands)
+        self._supervisor.begin("housekeeping", self._keep_house, vital=False)
+        for name in self._notices.receivers:
+            self._supervisor.begin(f"notices to {name}", self._sending(name), vital=False)
+
+    async def _stand_by(self, duty: Duty) -> None:
+        """Leads once the lease is to be had."""
+        while True:
+            try:
+                await asyncio.to_thread(self._lease.take, 0.0)
+            except LeaseTaken:
+                duty.well()
+                await asyncio.sleep(_STAND_BY_SECONDS)
+            else:
+                break
+        log.info("this process leads from here on")
+        await self._lead()
+
+    async def _follow_changes(self) -> None:
+        """Hears of what others change, from before everything is read."""
+        read: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        async def begun() -> None:
+            await self._reload()
+            if not read.done():
+                read.set_result(None)
+
+        async def follow(duty: Duty) -> None:
+            async def reread() -> None:
+                await begun()
+                duty.well()
+
+            await listen(self._database.url, reread, self._take_over)
+
+        self._supervisor.begin("changes", follow)
+        await read
+
+    async def _take_over(self, change: Change) -> None:
+        """What another process has said."""
+        match change.kind, change.subject:
+            case Kind.TASK, (task_id,):
+                async with self._reading:
+                    await self._refresh(task_id)
+            case Kind.ARRIVED, (task_id,) if self._leads and (live := self.market.held(task_id)):
+                live.arrived_elsewhere()
+            case Kind.PERSON, (name,):
+                await self._look_up(name)
+            case Kind.WATCHES, (task_id, name) if live := self.market.held(task_id):
+                live.presence.take_over(name, change.at)
+            case Kind.SENDS, (task_id, name, submission_id):
+                self._work.uploads.places.hand_over(UploadKey(task_id, name, submission_id))
+
+    async def _look_up(self, name: str) -> None:
+        """A participant whom another process has enrolled, renewed or revoked."""
+        row, certificates = await self._transact.read(
+            lambda t: (t.market.participant(name), t.market.certificates(name))
+        )
+        if row is not None:
+            self._roster.add(row, certificates)
+            self._end_streams()
+            self._count_participants()
+
+    async def _refresh(self, task_id: str) -> None:
+        """A task's events that another process has written."""
+        live = self.market.held(task_id)
+        cursor = 0 if live is None else live.feed.cursor
+        row, events = await self._transact.read(
+            lambda t: (t.market.task(task_id), t.market.events(task_id, cursor))
+        )
+        assert row is not None  # tasks are never deleted
+        if live is None:
+            await self._take_up(row)
+            return
+        live.feed.publish(events)
+        if self._leads:
+            live.changed.set()
+        elif live.row.version < row.version:
+            self.metrics.tasks.labels(live.row.state).dec()
+            self.metrics.tasks.labels(row.state).inc()
+            live.row = row
+
+    async def _share_presence(self, duty: Duty) -> None:
+        """Whom this process has heard, for the one that leads, which waits for nobody that has gone."""
+        pause = self.config.server.absence_seconds / _HEARD_OFTEN
+        since = 0.0
+        while True:
+            now = self._clock.now()
+            tasks = [live for live in self.market.tasks() if not live.row.state.final]
+            signs = {live.row.id: live.presence.signs(since, now) for live in tasks}
+            if any(signs.values()):
+                await self._transact(_hearing(signs), durable=False)
+            if self._leads:
+                heard = await self._transact.read(_heard([live.row.id for live in tasks]))
+                for live in tasks:
+                    for name, at in heard[live.row.id].items():
+                        live.presence.hear(name, at)
+            since = now
+            duty.well()
+            await self._clock.wait(asyncio.Event(), now + pause)
 
     async def stop(self, grace: float | None = None) -> None:
         """Drains: no new calls, watchers are sent away, uploads get `grace` seconds, steps in progress end."""
@@ -233,7 +393,8 @@ class Coordinator:
         draining = Refusal(Code.DRAINING, "The coordinator is shutting down.")
         for live in self.market.tasks():
             live.presence.dismiss(draining)
-        self.folder.addresses.unlink(missing_ok=True)
+        if self._front is None:
+            self.folder.addresses.unlink(missing_ok=True)
         await self._control_socket.stop()
         await asyncio.gather(*(server.stop(grace) for server in self._servers))
         await self._supervisor.stop()
@@ -262,10 +423,11 @@ class Coordinator:
         }
 
     async def _reload(self) -> None:
-        """Reads again what commands on the command line can change: certificates, participants and tasks.
+        """Reads again what commands on the command line can change: certificates, participants and tasks."""
+        async with self._reading:
+            await self._reload_all()
 
-        Not to be called while it runs: once at the start, then by the duty that follows commands.
-        """
+    async def _reload_all(self) -> None:
         self.reload_certificates()
 
         def read(t: Transaction) -> tuple[Any, Any, list[TaskRow]]:
@@ -289,18 +451,13 @@ class Coordinator:
         certificates = {"certificates": self._refused_certificates} if self._refused_certificates else {}
         return {**broken, **certificates, **self._supervisor.troubles(), **self._notices.troubles()}
 
-    def _begin_notices(self) -> None:
-        """Sends what there is to tell to whom the configuration names; each receiver by itself, none is waited for."""
-        if self._notices.receivers:
-            self._supervisor.begin("notices", lambda duty: self._notices.keep_noting(duty.well), vital=False)
-        for name in self._notices.receivers:
-            self._supervisor.begin(f"notices to {name}", self._sending(name), vital=False)
-
     def _sending(self, name: str) -> Callable[[Duty], Awaitable[None]]:
         return lambda duty: self._notices.keep_sending(name, duty.well)
 
     async def _alarms(self) -> list[Alarm]:
-        """What the operator must see to."""
+        """What the operator must see to; of several processes one looks."""
+        if not self._leads:
+            return []
         tasks, blobs = self.market.tasks(), self._work.blobs
         return [
             *stalled(tasks, self._clock.now()),
@@ -374,8 +531,7 @@ class Coordinator:
         for row in rows:
             live = known.get(row.id)
             if live is not None and live.row.version < row.version:
-                cursor = live.feed.cursor
-                live.feed.publish(await self._transact.read(_events(row.id, cursor)))
+                await self._refresh(row.id)
 
     async def _take_up(self, row: TaskRow) -> None:
         """Holds a task, and runs it where it has not ended."""
@@ -383,8 +539,13 @@ class Coordinator:
         live = LiveTask(row, Feed(events), Presence(self._clock.now()))
         self.market.add(live)
         self.metrics.tasks.labels(row.state).inc()
-        if not row.state.final:
-            self._supervisor.begin(f"task {row.id}", lambda duty: TaskRunner(live, self._work).run(duty.well))
+        if self._leads:
+            self._run(live)
+
+    def _run(self, live: LiveTask) -> None:
+        if not live.row.state.final:
+            runner = f"task {live.row.id}"
+            self._supervisor.begin(runner, lambda duty: TaskRunner(live, self._work).run(duty.well))
 
     async def _clear_spool(self) -> None:
         """Deletes what a killed process left, except interrupted uploads of running tasks."""
@@ -401,7 +562,7 @@ class Coordinator:
             keep = await self._transact.read(_referenced(retention))
             freed = await asyncio.to_thread(self._work.blobs.retain, keep, time.time() - _UNCOMMITTED)
             log.info("model files swept", kept=len(keep), freed_bytes=freed)
-            await self._transact(lambda t: t.market.sweep_notices(t.now - KEPT_SECONDS))
+            await self._transact(_sweep_rows)
             self._warn_of_expiry()
             duty.well()
             await self._clock.wait(asyncio.Event(), now + _DAY)
@@ -451,7 +612,8 @@ class Coordinator:
         market_pb2_grpc.add_MarketServicer_to_server(MarketServicer(self.market, self.metrics), market)
         self._add_enrolment(market, self._renew)
         self._add_ledger(market)
-        self.market_address = self._listen(market, "market", section.market, client_certificates=True)
+        given = self._front or section
+        self.market_address = self._listen(market, "market", given.market, client_certificates=True)
         public = self._server(None, PUBLIC_PORT)
         self._add_enrolment(public, self._enrol)
         if section.public_ledger:
@@ -459,7 +621,7 @@ class Coordinator:
         health_pb2_grpc.add_HealthServicer_to_server(self._health, public)
         if section.reflection:
             reflection.enable_server_reflection((*_SERVICES, _HEALTH, reflection.SERVICE_NAME), public)
-        self.public_address = self._listen(public, "public", section.public, client_certificates=False)
+        self.public_address = self._listen(public, "public", given.public, client_certificates=False)
         if section.metrics:
             await self._serve_metrics(section)
 
@@ -474,7 +636,9 @@ class Coordinator:
         )
         self._boundaries.append(boundary)
         server = grpc.aio.server(
-            interceptors=[boundary], options=_options(port), maximum_concurrent_rpcs=port.calls
+            interceptors=[boundary],
+            options=_options(port, shared=self._front is not None),
+            maximum_concurrent_rpcs=port.calls,
         )
         self._servers.append(server)
         return server
@@ -503,6 +667,8 @@ class Coordinator:
 
     async def _serve_metrics(self, section: ServerSection) -> None:
         host, port = split_address("server.metrics", section.metrics)
+        if self._front is not None and port:
+            port += self._front.number
         server = MetricsServer(self.metrics.registry)
         try:
             bound = await server.start(host, port)
@@ -518,7 +684,30 @@ class Coordinator:
         pem = context.auth_context().get("x509_pem_cert")
         if not pem:
             raise Refusal(Code.CERTIFICATE_REQUIRED, "The connection has no client certificate.")
-        return self._roster.caller(pem[0], self._clock.now())
+        now = self._clock.now()
+        try:
+            return self._roster.caller(pem[0], now)
+        except Refusal:
+            if self._front is not None and self._may_be_new(pem[0], now):
+                raise Refusal(
+                    Code.OVERLOADED, "This process does not know the certificate yet; it looks it up."
+                ) from None
+            raise
+
+    def _may_be_new(self, pem: bytes, now: float) -> bool:
+        """Whether another process may have issued a certificate a moment ago; has it looked up."""
+        try:
+            name = certificate_name(load_certificate(pem))
+        except CertificateError:
+            return False
+        mark = hashlib.sha256(pem).digest()
+        if mark not in self._doubted:
+            if len(self._doubted) >= _DOUBTED:
+                self._doubted.clear()
+            self._doubted[mark] = now
+            look_up = asyncio.ensure_future(self._look_up(name))
+            look_up.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return now - self._doubted[mark] < _DOUBT_SECONDS
 
     def reload_certificates(self) -> None:
         """Takes the server certificate and the authorities from the folder again; for SIGHUP and commands.
@@ -590,8 +779,21 @@ class _ServerCredentials:
         )
 
 
-def _events(task_id: str, after: int) -> Callable[[Transaction], list[EventRow]]:
-    return lambda t: t.market.events(task_id, after)
+def _sweep_rows(t: Transaction) -> None:
+    t.market.sweep_notices(t.now - KEPT_SECONDS)
+    t.market.sweep_presence()
+
+
+def _hearing(signs: Mapping[str, Mapping[str, float]]) -> Callable[[Transaction], None]:
+    def act(t: Transaction) -> None:
+        for task_id, heard in signs.items():
+            t.market.hear(task_id, heard)
+
+    return act
+
+
+def _heard(tasks: Sequence[str]) -> Callable[[Transaction], dict[str, dict[str, float]]]:
+    return lambda t: {task_id: t.market.heard(task_id) for task_id in tasks}
 
 
 def _referenced(retention: Retention) -> Callable[[Transaction], set[bytes]]:
@@ -628,13 +830,17 @@ def allow_open_files() -> None:
 
 
 async def serve(
-    folder: Path, announce: Callable[[dict[str, str]], None] | None = None, console: str = ""
+    folder: Path,
+    announce: Callable[[dict[str, str]], None] | None = None,
+    console: str = "",
+    front: Front | None = None,
 ) -> None:
     """Runs a coordinator until SIGTERM or SIGINT; SIGHUP reads certificates again.
 
     Args:
         announce: called with the addresses once calls are taken.
         console: as `Coordinator`.
+        front: as `Coordinator`; it ends with its standard input, too.
 
     Raises:
         AlreadyServed, LeaseTaken: another process serves the folder or the database.
@@ -642,12 +848,14 @@ async def serve(
         ServeError: a port that is taken, a folder that cannot be written.
     """
     allow_open_files()
-    coordinator = Coordinator(StateFolder(folder), console=console)
+    coordinator = Coordinator(StateFolder(folder), console=console, front=front)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     loop.add_signal_handler(signal.SIGHUP, coordinator.reload_certificates)
+    if front is not None:
+        end_with_parent(loop, stop.set)
     try:
         await coordinator.start()
     except OSError as error:  # a full disk, a lost right

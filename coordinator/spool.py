@@ -4,9 +4,10 @@
 
 The file's length is the offset that an upload resumes at; nothing else has to be remembered across a restart.
 Methods block on the disk: call them from a worker thread. A key belongs to one writer at a time, which the
-service sees to.
+service sees to; where several processes serve, a lock (flock) on the file does.
 """
 
+import errno
 import hashlib
 import os
 import shutil
@@ -14,6 +15,8 @@ from collections.abc import Collection
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from fcntl import LOCK_EX, LOCK_NB, flock
+from io import FileIO
 from pathlib import Path
 
 from fedpeer.protocol.limits import RESERVE_BYTES
@@ -49,6 +52,13 @@ class SpoolFull(OSError):
     """The disk has no room for what was announced."""
 
 
+class SpoolBusy(OSError):
+    """Another process still writes to the upload."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(errno.EBUSY, "another process still receives this upload", str(path))
+
+
 class Spool:
     """Partial uploads below `folder`."""
 
@@ -78,6 +88,7 @@ class Spool:
 
         Raises:
             SpoolFull: the rest of `total` bytes would not fit the disk.
+            SpoolBusy: another process writes to it.
             ModelFileError: what is held does not pass the check; it is deleted.
         """
         free = shutil.disk_usage(self._folder).free
@@ -105,7 +116,8 @@ class Spool:
         keep = {self._path(key) for key in busy}
         for path in (self._folder / task_id).glob("*/*.part"):
             if path not in keep:
-                path.unlink(missing_ok=True)
+                with suppress(FileNotFoundError, SpoolBusy), _locked(path, new=False):
+                    path.unlink()
 
     def clear(self, running: Collection[str]) -> None:
         """Deletes what a killed process left: everything but the uploads of the tasks in `running`.
@@ -143,7 +155,7 @@ class SpooledUpload:
         self._flush: Future[None] | None = None
         self._flushed = 0
         # Unbuffered: what is held is what the file's length says, also while the upload goes on.
-        self._file = path.open("r+b" if keep else "w+b", buffering=0)
+        self._file = _locked(path, new=not keep)
 
     def rewind(self, offset: int) -> None:
         """Drops what lies after `offset`, and takes in what lies before it; once, before the first `append`."""
@@ -214,3 +226,29 @@ class SpooledUpload:
             self.settle()
         self._file.close()
         self.path.unlink(missing_ok=True)
+
+
+def _locked(path: Path, *, new: bool) -> FileIO:
+    """The file at `path`, for this writer alone until it is closed.
+
+    Args:
+        new: makes it where it is not there.
+
+    Raises:
+        SpoolBusy, FileNotFoundError.
+    """
+    while True:
+        file = FileIO(os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if new else 0), 0o666), "r+")
+        try:
+            flock(file, LOCK_EX | LOCK_NB)
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                return file
+        except BlockingIOError:
+            file.close()
+            raise SpoolBusy(path) from None
+        except FileNotFoundError:
+            pass  # deleted between the opening and the lock
+        except BaseException:
+            file.close()
+            raise
+        file.close()

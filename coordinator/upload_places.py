@@ -131,12 +131,16 @@ class Places:
         """A task's uploads in progress."""
         return {key for key in self.streams.values() if key.task_id == task_id}
 
+    def hand_over(self, key: UploadKey) -> None:
+        """Another stream of this upload has begun: those that there are end."""
+        for stream, its in self.streams.items():
+            if its == key:
+                stream.end("Another stream of the same upload has taken over.")
+
     @asynccontextmanager
     async def lane(self, key: UploadKey, stream: Stream) -> AsyncIterator[None]:
         """Has the identity's uploads for this stream alone; older streams of the same upload end."""
-        for older, its in self.streams.items():
-            if its == key:
-                older.end("Another stream of the same upload has taken over.")
+        self.hand_over(key)
         self.streams[stream] = key
         try:
             lane = self._lanes[key.participant_id]

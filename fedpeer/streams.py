@@ -1,9 +1,12 @@
 """Standard streams that work can rely on, whatever they lead to."""
 
+import asyncio
 import io
 import os
 import select
 import sys
+import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
@@ -139,3 +142,16 @@ def secure_standard_streams() -> None:
         sys.stdin = Path(os.devnull).open()  # noqa: SIM115 - for as long as the process lives
     if sys.stdout is None:
         sys.stdout = unfailing(None)
+
+
+def end_with_parent(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
+    """Calls `stop` in the loop when standard input ends, as it does when the process that holds its other end does."""
+
+    def wait() -> None:
+        with suppress(OSError):
+            while sys.stdin.buffer.read(1024):
+                pass
+        with suppress(RuntimeError):  # the loop has ended by itself
+            loop.call_soon_threadsafe(stop)
+
+    threading.Thread(target=wait, daemon=True).start()

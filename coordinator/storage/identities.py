@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import ForeignKeyConstraint, Index, bindparam, func, select, update
 
+from coordinator.storage.changes import Kind
 from coordinator.storage.rows import Digest, Id, Rows, table
 from fedpeer.audit.sql.statements import Statement
 
@@ -70,6 +71,7 @@ class Identities(Rows):
         """Adds a participant, or gives a known one a new key and standing."""
         if not self._set(participants, {"id": row.id}, **vars(row)):
             self._add(participants, row)
+        self.announce(Kind.PERSON, row.id)
 
     def add_certificate(self, row: CertificateRow) -> None:
         self._add(certificates, row)
@@ -86,6 +88,7 @@ class Identities(Rows):
         """Revokes a participant and every certificate that it has."""
         self._set(participants, {"id": participant_id}, revoked_at=now)
         _REVOKE_CERTIFICATES.run(self._connection, {"of": participant_id, "now": now})
+        self.announce(Kind.PERSON, participant_id)
 
     def add_invitation(self, row: InvitationRow) -> None:
         self._add(invitations, row)

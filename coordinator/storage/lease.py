@@ -40,7 +40,7 @@ WAIT_SECONDS = 5.0
 _PAUSE_SECONDS = 0.1
 
 #: A peer whose machine is gone is given up after 10 + 3 * 5 s, on both ends; the default is two hours.
-_KEEPALIVES = {"keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "3"}
+KEEPALIVES = {"keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "3"}
 
 
 class Lease:
@@ -119,11 +119,11 @@ class Lease:
         with translated():
             if self._connection is None:
                 engine = create_engine(
-                    self._url.update_query_dict(_KEEPALIVES), poolclass=NullPool, isolation_level="AUTOCOMMIT"
+                    self._url.update_query_dict(KEEPALIVES), poolclass=NullPool, isolation_level="AUTOCOMMIT"
                 )
                 self._connection = engine.connect()
                 self._descriptor = self._connection.connection.driver_connection.fileno()  # type: ignore[union-attr]  # psycopg's
-                for name, value in _KEEPALIVES.items():
+                for name, value in KEEPALIVES.items():
                     self._set(f"tcp_{name}", value)
                 self._set("idle_session_timeout", "0")  # an idle session is what a lease is
             return bool(self._connection.execute(_LOCK, {"class": _LOCK_CLASS}).scalar_one())

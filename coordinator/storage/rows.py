@@ -31,6 +31,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.schema import SchemaItem
 
+from coordinator.storage.changes import Kind, announce
 from fedpeer.audit.sql.statements import Statement, insertion
 from fedpeer.audit.sql.tables import METADATA
 from mechanism.lifecycle import State
@@ -112,6 +113,10 @@ class Rows:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
+
+    def announce(self, kind: Kind, *subject: str, at: float = 0.0) -> None:
+        """As `coordinator.storage.changes.announce`, in this transaction."""
+        announce(self._connection, kind, *subject, at=at)
 
     def _all(self, kind: Callable[..., Row], table: Table, *order: str, **equal: Any) -> list[Row]:
         """The rows whose columns have these values, in the order of the columns `order`."""

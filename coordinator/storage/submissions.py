@@ -18,6 +18,7 @@ from sqlalchemy import (
 )
 
 from coordinator.states import Progress
+from coordinator.storage.changes import Kind
 from coordinator.storage.identities import participants
 from coordinator.storage.rows import Digest, Id, Rows, table_of_task
 from coordinator.storage.tasks import TaskRow, tasks
@@ -135,6 +136,7 @@ class Submissions(Rows):
 
     def add_receipt(self, row: ReceiptRow) -> None:
         self._add(receipts, row)
+        self.announce(Kind.ARRIVED, row.task_id)
 
     def claims(self, task_id: str) -> list[ClaimRow]:
         """Claims that came in time, in participant-id order."""

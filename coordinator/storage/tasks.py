@@ -10,6 +10,7 @@ from typing import Any
 
 from sqlalchemy import Index, bindparam, literal_column, select
 
+from coordinator.storage.changes import Kind
 from coordinator.storage.rows import Digest, Id, Rows, Settings, table, table_of_task
 from fedpeer.audit.sql.statements import Statement
 from mechanism.lifecycle import State, check_step
@@ -124,6 +125,7 @@ class Tasks(Rows):
         # Never before the event before it, though a clock may be set back.
         row = EventRow(cursor + 1, state, round_, deadline, detail, max(now, before))
         self._add(events, row, task_id=task_id)
+        self.announce(Kind.TASK, task_id)
 
     def latest_event_at(self, task_id: str) -> float:
         """When the task entered its state."""

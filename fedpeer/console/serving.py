@@ -6,8 +6,6 @@ import ipaddress
 import signal
 import socket
 import ssl
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ from fedpeer.console.errors import ConsoleError
 from fedpeer.console.reading import Reader
 from fedpeer.console.site import Console
 from fedpeer.protocol.certificates import certificate_hosts
+from fedpeer.streams import end_with_parent
 
 log = structlog.get_logger()
 
@@ -179,17 +178,9 @@ async def run(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop)
     if with_parent:
-        threading.Thread(target=_await_end, args=(loop, server.stop), daemon=True).start()
+        end_with_parent(loop, server.stop)
     announce(server.url)
     await server.serve()
-
-
-def _await_end(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
-    with contextlib.suppress(OSError):
-        while sys.stdin.buffer.read(1024):
-            pass
-    with contextlib.suppress(RuntimeError):  # it has ended by itself
-        loop.call_soon_threadsafe(stop)
 
 
 def _bound(host: str, port: int) -> socket.socket:

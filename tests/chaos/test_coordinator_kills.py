@@ -60,21 +60,29 @@ def free_port() -> int:
 
 
 class Service:
-    """The coordinator's process, to be killed and started again."""
+    """The coordinator's process, or several that share the ports, to be killed and started again."""
 
-    def __init__(self, folder: StateFolder, log: Path) -> None:
+    def __init__(self, folder: StateFolder, log: Path, fronts: int = 0) -> None:
         self._folder = folder
+        self._fronts = fronts
         self._log = log.open("ab")
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         command = [sys.executable, "-m", "fedpeer", "coordinator", "serve", "--state", str(self._folder.path)]
-        self._process = subprocess.Popen(command, stderr=self._log)
+        self._process = subprocess.Popen([*command, "--fronts", str(self._fronts)], stderr=self._log)
 
     def kill(self) -> None:
         assert self._process is not None
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
+
+    def kill_front(self, chance: random.Random) -> None:
+        """Kills one of the fronts, whichever leads; the process that started them starts another."""
+        assert self._process is not None
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+        if children:
+            os.kill(int(chance.choice(children)), signal.SIGKILL)
 
     def wait_until_serving(self) -> None:
         """Returns when the service has bound its ports and says so; fails where it died instead."""
@@ -151,12 +159,12 @@ def check(flock: Flock) -> None:
         assert flock.trained[name] == list(range(1, ROUNDS + 1)), "a round was trained twice, or not at all"
 
 
-def run_chaos(tmp_path: Path, backend: str, kills: int, seed: int) -> None:
+def run_chaos(tmp_path: Path, backend: str, kills: int, seed: int, fronts: int = 0) -> None:
     moments = random.Random(seed)
     with scratch_url(backend, tmp_path) as database:
         text = CONFIG.format(market=free_port(), public=free_port(), database=database)
         folder = initialise(tmp_path / "state", text, "chaos", ["localhost", "127.0.0.1"])
-        service = Service(folder, tmp_path / "coordinator.log")
+        service = Service(folder, tmp_path / "coordinator.log", fronts)
         service.start()
         service.wait_until_serving()
         for name in NAMES:
@@ -182,6 +190,10 @@ def run_chaos(tmp_path: Path, backend: str, kills: int, seed: int) -> None:
                 flock.begin(task_id)
                 while flock.busy() and done < kills:
                     time.sleep(moments.uniform(0, 0.6))
+                    if fronts and moments.random() < 0.8:
+                        service.kill_front(moments)
+                        done += 1
+                        continue
                     service.kill()
                     folder.addresses.unlink(missing_ok=True)
                     done += 1
@@ -205,6 +217,10 @@ def run_chaos(tmp_path: Path, backend: str, kills: int, seed: int) -> None:
 @pytest.mark.parametrize("backend", DURABLE)
 def test_a_killed_coordinator_ends_every_task_and_pays_once(tmp_path: Path, backend: str) -> None:
     run_chaos(tmp_path, backend, kills=5, seed=1)
+
+
+def test_killed_fronts_end_every_task_and_pay_once(tmp_path: Path) -> None:
+    run_chaos(tmp_path, "postgresql", kills=5, seed=2, fronts=2)
 
 
 @pytest.mark.slow

@@ -1,0 +1,201 @@
+"""Several processes that serve one market on one machine: `fedpeer coordinator serve --fronts N`.
+
+    this process    holds the folder's lock and the ports' numbers, starts the fronts, starts again which ends
+    N fronts        share the ports (SO_REUSEPORT), the database (PostgreSQL), the spool and the model files; one of
+                    them leads, see `coordinator.server`
+
+The kernel gives a new connection to one of the fronts. A front keeps nothing that is not in the database or the
+spool: whose front has ended connects again, to another, and goes on there, in the middle of an upload too.
+"""
+
+import asyncio
+import json
+import signal
+import socket
+import sys
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from coordinator.errors import ServeError
+from coordinator.folder import StateFolder, write_private
+from coordinator.server import allow_open_files, split_address
+from coordinator.storage.schema import migrate
+from fedpeer.audit.sql.database import Database
+
+log = structlog.get_logger()
+
+#: Seconds until a front that has ended is started again, doubled up to the second figure.
+_RETRY_SECONDS, _RETRY_LIMIT_SECONDS = 0.5, 30.0
+
+#: Seconds beyond the time for draining that a front gets to end.
+_END_SECONDS = 10.0
+
+
+async def serve_fronts(
+    path: Path,
+    count: int,
+    announce: Callable[[dict[str, str]], None] | None = None,
+    console: str = "",
+    *,
+    verbose: bool = False,
+) -> None:
+    """Serves by `count` processes until SIGTERM or SIGINT; SIGHUP has them read certificates again.
+
+    Args:
+        announce: called with the addresses once all take calls.
+        console: host:port of the web console beside the first of them; empty: none.
+
+    Raises:
+        AlreadyServed: another process serves the folder.
+        ServeError: the market is on SQLite, which has one process; a port is taken; a front ends before it serves.
+    """
+    folder = StateFolder(path)
+    config = folder.config()
+    allow_open_files()
+    with ExitStack() as held:
+        held.enter_context(folder.lock())
+        await asyncio.to_thread(_prepare, Database(folder.database_url(config)))
+        addresses = {
+            name: held.enter_context(_reserved(f"server.{name}", address))
+            for name, address in (("market", config.server.market), ("public", config.server.public))
+        }
+        words = ["--market", addresses["market"], "--public", addresses["public"], "--state", str(path)]
+        words += ["--verbose"] if verbose else []
+        fronts = [
+            _Front(n, [*words, *(["--console", console] if console and not n else [])]) for n in range(count)
+        ]
+        stop = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+
+        def reread() -> None:
+            for front in fronts:
+                front.send(signal.SIGHUP)
+
+        loop.add_signal_handler(signal.SIGHUP, reread)
+        stopped = asyncio.create_task(stop.wait())
+        keeping = [asyncio.create_task(front.keep()) for front in fronts]
+        try:
+            ready = asyncio.gather(*(front.serving for front in fronts))
+            waits: list[asyncio.Future[Any]] = [ready, stopped, *keeping]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for each in keeping:
+                if each.done():
+                    each.result()  # it has ended before it served, and says why
+            if ready.done():
+                write_private(folder.addresses, json.dumps(addresses).encode())
+                if announce is not None:
+                    announce(addresses)
+                log.info("all fronts serve", fronts=count, **addresses)
+                await stopped
+        finally:
+            folder.addresses.unlink(missing_ok=True)
+            for task in keeping:
+                task.cancel()
+            await asyncio.gather(*keeping, return_exceptions=True)
+            await asyncio.gather(*(front.end(config.server.drain_seconds) for front in fronts))
+
+
+class _Front:
+    """One front: a process, and the next one where that ends."""
+
+    def __init__(self, number: int, words: list[str]) -> None:
+        self._number = number
+        self._words = words
+        self._process: Process | None = None
+        #: Done once it has taken calls for the first time.
+        self.serving: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def keep(self) -> None:
+        """Starts it, and starts it again, until it is cancelled.
+
+        Raises:
+            ServeError: it has never served.
+        """
+        retry = _RETRY_SECONDS
+        while True:
+            command = ["-m", "fedpeer", "coordinator", "front", "--number", str(self._number), *self._words]
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-P", *command, stdin=PIPE, stdout=PIPE
+            )
+            assert self._process.stdout is not None  # a pipe
+            if await self._process.stdout.readline():
+                retry = _RETRY_SECONDS
+                if not self.serving.done():
+                    self.serving.set_result(None)
+            code = await self._process.wait()
+            if not self.serving.done():
+                raise ServeError(
+                    f"front {self._number} ended with exit code {code} before it served; its own words are in this log"
+                )
+            log.error("a front ended; it is started again", front=self._number, code=code, seconds=retry)
+            await asyncio.sleep(retry)
+            retry = min(2 * retry, _RETRY_LIMIT_SECONDS)
+
+    def send(self, number: signal.Signals) -> None:
+        with suppress(ProcessLookupError):
+            if self._process is not None and self._process.returncode is None:
+                self._process.send_signal(number)
+
+    async def end(self, drain_seconds: float) -> None:
+        """Has it drain, and kills it where it does not end."""
+        self.send(signal.SIGTERM)
+        if self._process is not None:
+            try:
+                await asyncio.wait_for(self._process.wait(), drain_seconds + _END_SECONDS)
+            except TimeoutError:
+                self.send(signal.SIGKILL)
+                await self._process.wait()
+
+
+def _prepare(database: Database) -> None:
+    """Brings the schema to this version, once for all fronts."""
+    try:
+        if database.dialect != "postgresql":
+            raise ServeError(
+                f"{database.display} is a SQLite file, which one process serves; several fronts need PostgreSQL: "
+                "set storage.database in coordinator.toml, or leave --fronts away"
+            )
+        database.check_present()
+        migrate(database)
+    finally:
+        database.close()
+
+
+@contextmanager
+def _reserved(key: str, address: str) -> Iterator[str]:
+    """host:port, which stays the fronts' own: this process's socket has the port and never listens.
+
+    Raises:
+        ServeError: the port is taken.
+    """
+    host, port = split_address(key, address)
+    taken = ServeError(
+        f"{key} = {address!r} cannot be bound: the port is taken or not ours; stop what uses it, or change it in "
+        "coordinator.toml"
+    )
+    try:
+        family, *_, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
+            0
+        ]
+        alone = socket.socket(family, socket.SOCK_STREAM)
+        with alone:  # who shares a port cannot tell whether others use it
+            alone.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            alone.bind(where)
+            number = alone.getsockname()[1]
+        shared = socket.socket(family, socket.SOCK_STREAM)
+    except OSError:
+        raise taken from None
+    with shared:
+        shared.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        try:
+            shared.bind((where[0], number, *where[2:]))
+        except OSError:
+            raise taken from None
+        yield f"{address.rpartition(':')[0]}:{number}"

@@ -1,0 +1,55 @@
+"""What other processes of this market have changed, as they say it: PostgreSQL's LISTEN on a connection of its own."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from sqlalchemy import create_engine
+from sqlalchemy.engine import URL
+from sqlalchemy.pool import NullPool
+
+from coordinator.storage.changes import CHANNEL, Change
+from coordinator.storage.lease import KEEPALIVES
+from fedpeer.audit.sql.database import translated
+from fedpeer.audit.sql.errors import DatabaseUnreachable
+
+
+async def listen(
+    url: URL, begun: Callable[[], Awaitable[None]], heard: Callable[[Change], Awaitable[None]]
+) -> None:
+    """Hands on each change by another process, until it is cancelled.
+
+    Args:
+        begun: called once nothing can be missed any more: what has been changed before is read there.
+
+    Raises:
+        DatabaseUnreachable: the connection cannot be had, or has ended; changes may have been missed.
+    """
+    import psycopg
+
+    try:
+        connection: Any = await psycopg.AsyncConnection.connect(
+            **_parameters(url), autocommit=True, application_name="fedpeer changes"
+        )
+        async with connection:
+            await connection.execute(f'LISTEN "{_channel(url)}"')
+            await begun()
+            async for notice in connection.notifies():
+                change = Change.parse(notice.payload)
+                if not change.ours:
+                    await heard(change)
+    except psycopg.OperationalError as error:
+        raise DatabaseUnreachable(f"word of changes cannot be received: {error}") from None
+    raise DatabaseUnreachable("the connection by which changes are received has ended")
+
+
+def _parameters(url: URL) -> dict[str, Any]:
+    """What the driver connects by."""
+    engine = create_engine(url.update_query_dict(KEEPALIVES), poolclass=NullPool)
+    _, parameters = engine.dialect.create_connect_args(engine.url)
+    return dict(parameters)
+
+
+def _channel(url: URL) -> str:
+    engine = create_engine(url, poolclass=NullPool)
+    with translated(), engine.connect() as connection:
+        return str(CHANNEL.value(connection))

@@ -1,0 +1,66 @@
+"""Word from one process of a market to the others: PostgreSQL's NOTIFY, which goes out with the commit.
+
+Who has changed what others hold in memory says so in the transaction that changes it. So nobody hears of what was
+undone, and who hears of a change finds it in the database. The same word twice in one transaction is one. What is lost
+with a connection is made up for by reading everything again; the database stays the only truth. A SQLite file has one
+process, and nothing is said.
+"""
+
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+from uuid import uuid4
+
+from sqlalchemy import ColumnElement, Connection, bindparam, func, literal_column, select
+
+from fedpeer.audit.sql.statements import Statement
+
+#: This process, among those that serve one database.
+PROCESS = uuid4().hex[:12]
+
+
+class Kind(StrEnum):
+    """What has changed; `Change.subject` says whose."""
+
+    TASK = "task"  # (task,): it has a new event
+    ARRIVED = "arrived"  # (task,): a claim, a model or a failure is recorded
+    PERSON = "person"  # (participant,): enrolled, renewed or revoked
+    WATCHES = "watches"  # (task, participant): a session has begun
+    SENDS = "sends"  # (task, participant, submission): a stream of an upload has begun
+
+
+@dataclass(frozen=True)
+class Change:
+    """One word.
+
+    Attributes:
+        process: whose word it is: a `PROCESS`.
+        at: when it was given, seconds since the epoch.
+    """
+
+    kind: Kind
+    subject: tuple[str, ...]
+    process: str
+    at: float
+
+    @property
+    def ours(self) -> bool:
+        """Whether this process has said it."""
+        return self.process == PROCESS
+
+    @classmethod
+    def parse(cls, payload: str) -> "Change":
+        kind, process, at, *subject = json.loads(payload)
+        return cls(Kind(kind), tuple(subject), process, at)
+
+
+#: The tables' own, so that two markets in two schemas of one database do not hear each other.
+_CHANNEL: ColumnElement[str] = literal_column("'fedpeer_' || to_regclass('ledger_log')::oid")
+_NOTIFY = Statement(select(func.pg_notify(_CHANNEL, bindparam("payload"))))
+CHANNEL = Statement(select(_CHANNEL))
+
+
+def announce(connection: Connection, kind: Kind, *subject: str, at: float = 0.0) -> None:
+    """Says it to all processes that listen, once this transaction is committed."""
+    if connection.dialect.name == "postgresql":
+        _NOTIFY.run(connection, {"payload": json.dumps([kind, PROCESS, at, *subject])})
