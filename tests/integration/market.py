@@ -307,7 +307,7 @@ async def stream(
         yield message
 
 
-async def enrol(coordinator: Coordinator, name: str, key: PrivateKey | None = None) -> Client:
+async def enrol(coordinator: Any, name: str, key: PrivateKey | None = None) -> Client:
     """Invites and enrols a participant."""
     key = key or new_key()
     token = await asyncio.to_thread(invite, coordinator.folder, name)

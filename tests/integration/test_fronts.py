@@ -1,0 +1,337 @@
+"""Several processes serve one market: real ones, over TLS, on PostgreSQL, each with ports of its own here."""
+
+import asyncio
+import json
+import math
+import os
+import signal
+import sys
+import time
+from asyncio.subprocess import PIPE, Process
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import pytest
+from sqlalchemy import text
+
+from coordinator.errors import ServeError
+from coordinator.folder import StateFolder
+from coordinator.fronts import serve_fronts
+from coordinator.storage.schema import migrate
+from coordinator.storage.store import MarketStore
+from fedpeer.audit.sql.database import Database
+from fedpeer.protocol.codec import encode_signed
+from fedpeer.protocol.errors import Code, refusal_of
+from fedpeer.protocol.model_file import encode_model
+from fedpeer.v1 import market_pb2
+from mechanism.statements import sign_statement
+from tests.backends import scratch_url
+from tests.integration.market import (
+    CONFIG,
+    PATIENCE,
+    Client,
+    close,
+    enrol,
+    frames,
+    in_training,
+    make_folder,
+    model_like,
+    open_task,
+    refused,
+    revoke,
+    task_config,
+    verified,
+)
+
+pytestmark = pytest.mark.long
+
+NAMES = ("ann", "bob", "cyd")
+
+STORED = CONFIG + "absence_seconds = {absence}\n[storage]\ndatabase = {database!r}\n"
+
+
+@dataclass
+class FrontProcess:
+    """One front, as `serve --fronts` starts it; what tests ask of a `Coordinator` in this process."""
+
+    folder: StateFolder
+    process: Process
+    market_address: str
+    public_address: str
+
+    async def kill(self) -> None:
+        self.process.send_signal(signal.SIGKILL)
+        await self.process.wait()
+
+
+@asynccontextmanager
+async def front(folder: StateFolder, number: int) -> AsyncIterator[FrontProcess]:
+    command = ["-m", "fedpeer", "coordinator", "front", "--state", str(folder.path), "--number", str(number)]
+    ports = ["--market", "127.0.0.1:0", "--public", "127.0.0.1:0"]
+    with (folder.path / f"front-{number}.log").open("ab") as log:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-P", *command, *ports, stdin=PIPE, stdout=PIPE, stderr=log
+        )
+    try:
+        assert process.stdout is not None
+        addresses = json.loads(await process.stdout.readline())["addresses"]
+        yield FrontProcess(folder, process, addresses["market"], addresses["public"])
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+@asynccontextmanager
+async def fronts(
+    path: Path, count: int, absence: float = 60, **task: Any
+) -> AsyncIterator[list[FrontProcess]]:
+    """Fronts over one folder with an open task; the first of them leads."""
+    with scratch_url("postgresql", path) as database:
+        folder = make_folder(path / "state", STORED.format(absence=absence, database=database))
+        schema = Database(database)
+        migrate(schema)
+        schema.close()
+        task["schedule"] = {"rounds": 1, **task.get("schedule", {})}
+        open_task(folder, task_config(path, **task))
+        async with AsyncExitStack() as running:
+            found = [await running.enter_async_context(front(folder, 0))]
+            await until(lambda: leads(folder, 0))
+            for number in range(1, count):
+                found.append(await running.enter_async_context(front(folder, number)))
+            yield found
+
+
+def leads(folder: StateFolder, number: int) -> bool:
+    return "this process leads" in (folder.path / f"front-{number}.log").read_text()
+
+
+async def until(reached: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while not reached():
+            await asyncio.sleep(0.02)
+
+
+def at(client: Client, other: FrontProcess) -> Client:
+    """The same participant, connected to another front."""
+    return replace(client, address=other.market_address, _channel=None)
+
+
+async def watched(client: Client) -> Any:
+    """A stream of events that has begun, once the front has heard of the participant."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            call = client.market.Watch(market_pb2.WatchRequest(task_id="task"))
+            try:
+                await call.read()
+            except grpc.RpcError as error:
+                found = refusal_of(error)
+                assert found is not None
+                assert found.code is Code.OVERLOADED
+            else:
+                return call
+
+
+async def test_participants_of_different_fronts_are_one_market(tmp_path: Path) -> None:
+    async with fronts(tmp_path, 2, schedule={"rounds": 2}) as (first, second):
+        members = [await enrol(first if n % 2 else second, name) for n, name in enumerate(NAMES)]
+        await asyncio.gather(*(client.until("EFFORT") for client in members))
+        for client in members:
+            await client.claim()
+        for round_ in (1, 2):
+            await asyncio.gather(*(client.until("TRAINING", round_=round_) for client in members))
+            for n, client in enumerate(members):
+                # Each sends at the front that it has not talked to: any of them takes any call.
+                other = at(client, second if n % 2 else first)
+                receipt = await other.submit(model_like(10 * round_ + n), round_)
+                assert not receipt.late
+                await other.close()
+        await asyncio.gather(*(client.until("CLOSED") for client in members))
+        await close(members)
+        report = verified(first.folder)
+        assert report.counts.payments == 6
+        assert not leads(second.folder, 1)
+
+
+async def test_another_front_leads_within_ten_seconds_of_the_leaders_death(tmp_path: Path) -> None:
+    async with fronts(tmp_path, 2) as (first, second):
+        members = await in_training(second, NAMES)
+        await first.kill()
+        died = time.monotonic()
+        for n, client in enumerate(members):
+            await client.submit(model_like(n), 1)
+        await until(lambda: leads(second.folder, 1))
+        assert time.monotonic() - died < 10
+        await members[0].until("CLOSED")
+        await close(members)
+        assert verified(second.folder).counts.payments == 3
+
+
+async def test_an_upload_goes_on_at_another_front(tmp_path: Path) -> None:
+    large = {"weight": np.ones((1 << 20,), np.float32)}
+    (tmp_path / "initial.safetensors").write_bytes(encode_model(large))
+    async with fronts(tmp_path, 2, contract={"max_norm": "1000000"}) as (first, second):
+        members = await in_training(second, NAMES)
+        content = encode_model({"weight": np.arange(1 << 20, dtype=np.float32) / 1e4})
+        statement = await members[0].model_statement(content, 1)
+        signed = encode_signed(statement, sign_statement(statement, members[0].key))
+
+        async def half() -> AsyncIterator[market_pb2.SubmitModelRequest]:
+            yield market_pb2.SubmitModelRequest(header=market_pb2.ModelHeader(model=signed))
+            for message in frames(content)[: len(frames(content)) // 2 + 1]:
+                yield message
+            await asyncio.Event().wait()  # it neither ends nor goes on
+
+        held = market_pb2.GetUploadRequest(task_id="task", submission_id=statement.submission_id)
+        hanging = asyncio.ensure_future(refused(members[0].market.SubmitModel(half()), Code.QUOTA_EXCEEDED))
+        other = at(members[0], first)
+        async with asyncio.timeout(PATIENCE):
+            while not (status := await other.market.GetUpload(held)).offset:
+                await asyncio.sleep(0.02)
+        assert not status.complete
+        # The stream at the second front has not ended: it does, since the upload goes on here.
+        receipt = await other.submit(content, 1, offset=(await other.market.GetUpload(held)).offset)
+        assert not receipt.late
+        await hanging
+        await close([*members, other])
+
+
+async def _rest(call: Any) -> None:
+    """Reads a stream to its end."""
+    while await call.read() is not grpc.aio.EOF:
+        pass
+
+
+async def test_one_identity_has_one_session_whichever_front_it_is_at(tmp_path: Path) -> None:
+    async with fronts(tmp_path, 2) as (first, second):
+        ann = await enrol(first, "ann")
+        here = await watched(ann)
+        there = at(ann, second)
+        watching = await watched(there)
+
+        async with asyncio.timeout(PATIENCE):
+            await refused(_rest(here), Code.SESSION_TAKEN_OVER)
+        watching.cancel()
+        await close([ann, there])
+
+
+async def test_who_watches_at_another_front_is_not_absent_and_who_has_left_is(tmp_path: Path) -> None:
+    absence = 1.0
+    schedule = {"round_seconds": 3600, "capacity": 5}
+    async with fronts(tmp_path, 2, absence=absence, schedule=schedule) as (_, second):
+        members = await in_training(second, ("ann", "bob", "cyd", "dan", "eve"))
+        for number, client in enumerate(members[:3]):
+            await client.submit(model_like(number), 1)
+        watch = members[3].market.Watch(market_pb2.WatchRequest(task_id="task"))
+        await watch.read()
+        database = Database(second.folder.database_url(second.folder.config()))
+
+        def eve_is_long_gone() -> bool:
+            with database.read() as connection:
+                heard = MarketStore(connection).heard("task")
+            return heard.get("dan", 0.0) - heard.get("eve", math.inf) > 3 * absence
+
+        await until(eve_is_long_gone)
+        # dan watches at a front that does not lead, and is waited for.
+        assert (await members[0].task()).state == market_pb2.TaskState.TASK_STATE_TRAINING
+        await members[3].submit(model_like(3), 1)
+        # eve never comes back, and is not.
+        await members[0].until("CLOSED")
+        watch.cancel()
+        database.close()
+        await close(members)
+        assert verified(second.folder).counts.payments == 5
+
+
+async def test_a_revocation_ends_streams_at_every_front(tmp_path: Path) -> None:
+    async with fronts(tmp_path, 2) as (first, second):
+        members = [await enrol(first, "ann"), await enrol(second, "bob")]
+        calls = [await watched(at(members[0], second)), await watched(members[1])]
+        for name in ("ann", "bob"):
+            await asyncio.to_thread(revoke, first.folder, name)
+
+        async with asyncio.timeout(PATIENCE):
+            for call in calls:
+                await refused(_rest(call), Code.CERTIFICATE_REVOKED)
+        await close(members)
+
+
+async def test_a_front_that_loses_its_connections_to_the_database_reads_everything_again(
+    tmp_path: Path,
+) -> None:
+    async with fronts(tmp_path, 2) as (first, second):
+        members = [await enrol(second, name) for name in NAMES]
+        database = Database(first.folder.database_url(first.folder.config()))
+        with database.begin() as connection:
+            ended = connection.execute(
+                text(
+                    "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+                    "WHERE application_name = 'fedpeer changes' AND datname = current_database()"
+                )
+            ).scalar_one()
+        database.close()
+        assert ended >= 2
+        await members[0].until("EFFORT")
+        for client in members:
+            await client.claim()
+        for client in members:
+            await client.until("TRAINING")
+        await close(members)
+
+
+async def test_fronts_need_postgresql_and_free_ports(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "sqlite")
+    with pytest.raises(ServeError, match="one process serves; several fronts need PostgreSQL"):
+        await serve_fronts(folder.path, 2)
+    with scratch_url("postgresql", tmp_path) as database:
+        folder = make_folder(tmp_path / "taken", STORED.format(absence=60, database=database))
+        taken = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
+        port = taken.sockets[0].getsockname()[1]
+        text = (folder.path / "coordinator.toml").read_text()
+        (folder.path / "coordinator.toml").write_text(
+            text.replace('market = "127.0.0.1:0"', f'market = "127.0.0.1:{port}"')
+        )
+        with pytest.raises(ServeError, match=r"server\.market = .* cannot be bound"):
+            await serve_fronts(folder.path, 2)
+        taken.close()
+        await taken.wait_closed()
+
+
+async def test_fronts_end_with_the_process_that_started_them(tmp_path: Path) -> None:
+    with scratch_url("postgresql", tmp_path) as database:
+        folder = make_folder(tmp_path / "state", STORED.format(absence=60, database=database))
+        command = [
+            "-m",
+            "fedpeer",
+            "coordinator",
+            "serve",
+            "--fronts",
+            "2",
+            "--json",
+            "--state",
+            str(folder.path),
+        ]
+        with (tmp_path / "log").open("ab") as log:
+            served = await asyncio.create_subprocess_exec(
+                sys.executable, "-P", *command, stdout=PIPE, stderr=log
+            )
+        assert served.stdout is not None
+        assert json.loads(await served.stdout.readline())["addresses"]["market"].startswith("127.0.0.1:")
+        children = Path(f"/proc/{served.pid}/task/{served.pid}/children").read_text().split()
+        assert len(children) == 2
+        served.kill()
+        await served.wait()
+        await until(lambda: not any(_alive(int(child)) for child in children))
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
