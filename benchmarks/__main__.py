@@ -15,6 +15,7 @@ RUNS = (
     ("benchmarks.uploads",),
     ("benchmarks.rounds",),
     ("benchmarks.calls",),
+    ("benchmarks.fronts",),
     ("benchmarks.console",),
 )
 

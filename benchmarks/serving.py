@@ -31,11 +31,21 @@ _ENROLLING = 10
 
 
 def prepared(
-    path: Path, participants: int, rounds: int, initial: bytes, tasks: Sequence[str] = ("task",)
+    path: Path,
+    participants: int,
+    rounds: int,
+    initial: bytes,
+    tasks: Sequence[str] = ("task",),
+    database: str = "",
 ) -> tuple[StateFolder, list[str]]:
-    """A state folder with open tasks that take so many participants, and their invitations."""
+    """A state folder with open tasks that take so many participants, and their invitations.
+
+    Args:
+        database: a URL; empty: a SQLite file in the folder.
+    """
     (path / "initial.safetensors").write_bytes(initial)
-    folder = make_folder(path / "state", _BENCH_CONFIG)
+    stored = f"[storage]\ndatabase = {database!r}\n" if database else ""
+    folder = make_folder(path / "state", _BENCH_CONFIG + stored)
     schedule = {"rounds": rounds, "quorum": participants, "capacity": participants}
     schedule = {**schedule, "effort_seconds": 3600, "round_seconds": 3600}
     operator = Operator(folder)
@@ -58,12 +68,11 @@ def process(*arguments: str, **options: Any) -> Iterator[subprocess.Popen[str]]:
 
 
 @contextmanager
-def serving(folder: StateFolder) -> Iterator[subprocess.Popen[str]]:
-    """The coordinator, from the moment on when it serves."""
+def serving(folder: StateFolder, fronts: int = 0) -> Iterator[subprocess.Popen[str]]:
+    """The coordinator, from the moment on when it serves; with `fronts`, the process that has so many."""
     folder.addresses.unlink(missing_ok=True)
-    with process(
-        "fedpeer", "coordinator", "serve", "--state", str(folder.path), stderr=subprocess.DEVNULL
-    ) as served:
+    command = ["fedpeer", "coordinator", "serve", "--state", str(folder.path), "--fronts", str(fronts)]
+    with process(*command, stderr=subprocess.DEVNULL) as served:
         while not folder.addresses.exists():
             if served.poll() is not None:
                 raise RuntimeError(f"the coordinator has ended with status {served.returncode}")
@@ -114,6 +123,11 @@ def cpu_seconds(pid: int) -> float:
     """User and system time of a process so far (Linux)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def children(pid: int) -> list[int]:
+    """The processes that a process has started and that still run (Linux)."""
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def resident(pid: int, field: str) -> int:

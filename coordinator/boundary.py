@@ -13,7 +13,7 @@ import asyncio
 import ipaddress
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
 from functools import partial
@@ -73,7 +73,7 @@ _charge: ContextVar[Callable[[int], None] | None] = ContextVar("charge", default
 _request_ids = Random()
 
 #: Finds the caller of a call, or refuses it; None on a port that takes everybody.
-Authenticate = Callable[[Any], Caller]
+Authenticate = Callable[[Any], Awaitable[Caller]]
 
 #: Why a caller no longer counts as one; None where it still does.
 RefusalOf = Callable[[Caller], Refusal | None]
@@ -202,7 +202,7 @@ class Boundary(grpc.aio.ServerInterceptor):
             call = _Call(self, method, context)
             clock = asyncio.timeout(limits.seconds)
             try:
-                call.admit(limits)
+                await call.admit(limits)
                 with self._place(method, limits, call.identity):
                     async with clock:
                         return await self._answer(handler, limits, context, call)
@@ -255,12 +255,12 @@ class _Call:
             **{"rpc.system": "grpc", "rpc.service": service, "rpc.method": name},
         )
 
-    def admit(self, limits: MethodLimits) -> None:
+    async def admit(self, limits: MethodLimits) -> None:
         """Raises Refusal for a caller without a valid certificate or with too many calls."""
         if self._boundary._authenticate is None:
             self.identity = _address(self._context.peer())
         else:
-            found = self._caller = self._boundary._authenticate(self._context)
+            found = self._caller = await self._boundary._authenticate(self._context)
             _caller.set(found)
             self.identity = found.participant_id
             structlog.contextvars.bind_contextvars(participant=found.participant_id)

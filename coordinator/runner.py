@@ -470,6 +470,7 @@ class TaskRunner:
         log.info("round settled", paid_micro=paid, models=len(closed.models))
         # Before anybody hears of the settlement: all ask for their receipts at once.
         await asyncio.gather(self._work.transact.sign_head(), self._sweep())
+        await self._work.tell(Kind.TASK, row.id)  # others have kept the event until now
         metrics.settlement_seconds.observe(max(0.0, self._work.clock.now() - began))
         return seen
 

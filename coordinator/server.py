@@ -13,6 +13,7 @@ import contextlib
 import gc
 import hashlib
 import json
+import math
 import os
 import resource
 import signal
@@ -21,6 +22,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -103,9 +105,9 @@ _STAND_BY_SECONDS = 1.0
 #: Parts of `absence_seconds` after which processes tell one another whom they have heard.
 _HEARD_OFTEN = 4
 
-#: Seconds for which a certificate that is refused may be one that another process has just issued, and how many of
-#: those are remembered.
-_DOUBT_SECONDS, _DOUBTED = 2.0, 10_000
+#: Seconds after which the holder of a certificate that is refused is looked up again, and of how many that is
+#: remembered.
+_REFUSED_SECONDS, _REFUSED = 2.0, 10_000
 
 #: Seconds in a day; retention is configured in days.
 _DAY = 86_400.0
@@ -222,8 +224,8 @@ class Coordinator:
         self._following: list[asyncio.Future[None]] = []
         #: Held by who takes over what the database has.
         self._reading = asyncio.Lock()
-        #: Certificates that this process alone may not know yet, and since when each waits.
-        self._doubted: dict[bytes, float] = {}
+        #: Certificates that were refused, by digest, and when their holders were looked up.
+        self._refused_at: dict[bytes, float] = {}
         self._health = HealthServicer(("", *_SERVICES))
         self._certificates = read_certificates(folder, self.config.server, datetime.now(UTC))
         #: Why those in the folder are not served; "" where they are.
@@ -277,6 +279,8 @@ class Coordinator:
         self._guard_lease()
         await self._transact.sign_head()
         await self._notices.forget_others()
+        for live in self.market.tasks():
+            await self._work.tell(Kind.TASK, live.row.id)  # what the one before has settled is signed for now
         await self._clear_spool()
         # First the control socket: what a command changes after the reading here is notified.
         await self._control_socket.start()
@@ -348,17 +352,20 @@ class Coordinator:
             self._count_participants()
 
     async def _refresh(self, task_id: str) -> None:
-        """A task's events that another process has written."""
+        """A task's events that another process has written; a settlement's once its receipts can be had.
+
+        Whoever hears of a settlement asks for its receipt, which would be signed for.
+        """
         live = self.market.held(task_id)
         cursor = 0 if live is None else live.feed.cursor
-        row, events = await self._transact.read(
-            lambda t: (t.market.task(task_id), t.market.events(task_id, cursor))
+        row, events, signed = await self._transact.read(
+            lambda t: (t.market.task(task_id), t.market.events(task_id, cursor), t.signed_size())
         )
         assert row is not None  # tasks are never deleted
         if live is None:
             await self._take_up(row)
             return
-        live.feed.publish(events)
+        live.feed.publish(takewhile(lambda event: event.detail.get("ledger_size", 0) <= signed, events))
         if self._leads:
             live.changed.set()
         elif live.row.version < row.version:
@@ -677,7 +684,7 @@ class Coordinator:
         self.metrics_address = f"{host}:{bound}"
         self._exit.callback(server.close)
 
-    def _authenticate(self, context: Any) -> Caller:
+    async def _authenticate(self, context: Any) -> Caller:
         if self._credentials is None:
             named = dict(context.invocation_metadata() or ()).get(INSECURE_NAME, "")
             return self._roster.believed(named)
@@ -688,26 +695,27 @@ class Coordinator:
         try:
             return self._roster.caller(pem[0], now)
         except Refusal:
-            if self._front is not None and self._may_be_new(pem[0], now):
-                raise Refusal(
-                    Code.OVERLOADED, "This process does not know the certificate yet; it looks it up."
-                ) from None
-            raise
+            if self._front is None or not await self._looked_up(pem[0], now):
+                raise
+        return self._roster.caller(pem[0], now)
 
-    def _may_be_new(self, pem: bytes, now: float) -> bool:
-        """Whether another process may have issued a certificate a moment ago; has it looked up."""
+    async def _looked_up(self, pem: bytes, now: float) -> bool:
+        """Looks up the holder of a certificate that is refused here: another process may have issued it just now.
+
+        False where that was done a moment ago.
+        """
+        mark = hashlib.sha256(pem).digest()
+        if now - self._refused_at.get(mark, -math.inf) < _REFUSED_SECONDS:
+            return False
+        if len(self._refused_at) >= _REFUSED:
+            self._refused_at.clear()
+        self._refused_at[mark] = now
         try:
             name = certificate_name(load_certificate(pem))
         except CertificateError:
             return False
-        mark = hashlib.sha256(pem).digest()
-        if mark not in self._doubted:
-            if len(self._doubted) >= _DOUBTED:
-                self._doubted.clear()
-            self._doubted[mark] = now
-            look_up = asyncio.ensure_future(self._look_up(name))
-            look_up.add_done_callback(lambda done: done.cancelled() or done.exception())
-        return now - self._doubted[mark] < _DOUBT_SECONDS
+        await self._look_up(name)
+        return True
 
     def reload_certificates(self) -> None:
         """Takes the server certificate and the authorities from the folder again; for SIGHUP and commands.

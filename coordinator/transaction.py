@@ -30,6 +30,7 @@ from mechanism.ledger.accounts import escrow, payable, reservation_id
 from mechanism.ledger.appending import Ledger
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.key_history import fingerprint
+from mechanism.ledger.note import Checkpoint, Note
 from mechanism.lifecycle import State
 from mechanism.peers import Draw, Meetings
 from mechanism.settlement import Assessment, Settlement, expected_payments
@@ -336,6 +337,11 @@ class Transaction:
     ) -> None:
         """Leaves word of what happens in this transaction for `coordinator.notices` to send."""
         self.market.add_notice(type_, uuid4().hex, self.now, data, task_id, participant_id)
+
+    def signed_size(self) -> int:
+        """Entries that the last signed head covers."""
+        note = self.ledger_store.checkpoint()
+        return 0 if note is None else Checkpoint.parse_text(Note.parse(note).text).size
 
     def escrow_left(self, task: TaskRow) -> int:
         """Micro-credits still reserved for a task."""

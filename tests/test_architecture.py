@@ -38,8 +38,8 @@ COORDINATOR = (
      "quotas", "shared_frames", "spool", "states", "workload"),
     ("config", "control_socket", "scraping", "shadow_workers", "staging", "storage", "supervision", "upload_places"),
     ("sending",),
-    ("banking", "blobs", "console_process", "fetching", "folder", "identity", "learner_data", "live", "selection",
-     "tracing"),
+    ("banking", "blobs", "console_process", "fetching", "folder", "identity", "learner_data", "live", "listening",
+     "selection", "tracing"),
     ("admission", "backup", "boundary", "certificates", "opening", "receiving", "scoring"),
     ("calibration", "dry_round", "transaction"),
     ("commits",),
@@ -48,6 +48,7 @@ COORDINATOR = (
     ("alarms", "market", "task_text"),
     ("services",),
     ("server",),
+    ("fronts",),
     ("cli",),
 )  # fmt: skip
 FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}

@@ -26,7 +26,7 @@ from coordinator.storage.schema import migrate
 from coordinator.storage.store import MarketStore
 from fedpeer.audit.sql.database import Database
 from fedpeer.protocol.codec import encode_signed
-from fedpeer.protocol.errors import Code, refusal_of
+from fedpeer.protocol.errors import Code
 from fedpeer.protocol.model_file import encode_model
 from fedpeer.v1 import market_pb2
 from mechanism.statements import sign_statement
@@ -123,18 +123,10 @@ def at(client: Client, other: FrontProcess) -> Client:
 
 
 async def watched(client: Client) -> Any:
-    """A stream of events that has begun, once the front has heard of the participant."""
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            call = client.market.Watch(market_pb2.WatchRequest(task_id="task"))
-            try:
-                await call.read()
-            except grpc.RpcError as error:
-                found = refusal_of(error)
-                assert found is not None
-                assert found.code is Code.OVERLOADED
-            else:
-                return call
+    """A stream of events that has begun."""
+    call = client.market.Watch(market_pb2.WatchRequest(task_id="task"))
+    await call.read()
+    return call
 
 
 async def test_participants_of_different_fronts_are_one_market(tmp_path: Path) -> None:
@@ -227,8 +219,7 @@ async def test_who_watches_at_another_front_is_not_absent_and_who_has_left_is(tm
         members = await in_training(second, ("ann", "bob", "cyd", "dan", "eve"))
         for number, client in enumerate(members[:3]):
             await client.submit(model_like(number), 1)
-        watch = members[3].market.Watch(market_pb2.WatchRequest(task_id="task"))
-        await watch.read()
+        watch = await watched(members[3])
         database = Database(second.folder.database_url(second.folder.config()))
 
         def eve_is_long_gone() -> bool:
