@@ -161,6 +161,26 @@ class StorageSection(_Section):
     keep_unfetched: bool = True
 
 
+class S3Section(_Section):
+    """A bucket of an object store that speaks S3, for model files; needs the extra fedpeer[s3].
+
+    Attributes:
+        bucket: its name; empty: model files lie in the state folder.
+        prefix: what names begin with in it.
+        endpoint: the store's URL; empty: AWS's own of the region.
+        credentials: a file in the form of AWS's, from the state folder; empty: the environment's AWS_ACCESS_KEY_ID and
+            AWS_SECRET_ACCESS_KEY, or what the platform gives the machine.
+        cache_bytes: copies in the state folder are about so many; those used within the hour stay.
+    """
+
+    bucket: str = Field("", pattern=r"^[a-z0-9.-]*$")
+    prefix: str = Field("", pattern=r"^([A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*)?$")
+    endpoint: str = Field("", pattern=r"^(https?://[^/@\s]+)?$")
+    region: str = "us-east-1"
+    credentials: str = ""
+    cache_bytes: float = Field(20 << 30, gt=0)
+
+
 class TracingSection(_Section):
     """OpenTelemetry; needs the extra fedpeer[tracing].
 
@@ -291,6 +311,7 @@ class ServiceConfig(_Section):
     name: str = Field(max_length=48, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$")
     server: ServerSection = ServerSection()
     storage: StorageSection = StorageSection()
+    s3: S3Section = S3Section()
     tracing: TracingSection = TracingSection()
     payouts: PayoutsSection = PayoutsSection()
     mail: MailSection = MailSection()

@@ -1,5 +1,6 @@
 """What each call of a participant does, whatever the transport: checks, one transaction, and a runner woken."""
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -269,9 +270,10 @@ class Market:
         size = opened.detail["model_bytes"]
         if offset > size:
             raise FieldError("offset", offset, f"at most the model's {size} bytes")
-        path = self._work.blobs.path(bytes.fromhex(opened.detail["model_sha256"]))
+        digest = bytes.fromhex(opened.detail["model_sha256"])
         frame_bytes = min(FRAME_BYTES, max(MIN_FRAME_BYTES, max_frame_bytes or PLAIN_FRAME_BYTES))
         try:
+            path = await asyncio.to_thread(self._work.blobs.fetch, digest)
             while offset < size:
                 frame = await self._frames.frame(path, offset, frame_bytes)
                 if not frame.size:

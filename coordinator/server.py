@@ -24,7 +24,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from coordinator.alarms import expiring, failing, full, stalled
-from coordinator.blobs import BlobStore
+from coordinator.blobs import open_blobs
 from coordinator.boundary import Authenticate, Boundary, caller
 from coordinator.certificates import OLD_AUTHORITY, Certificates, read_certificates
 from coordinator.clock import Clock, SystemClock
@@ -155,7 +155,7 @@ class Coordinator:
         self._notices = Notices(self.config, self._transact, self._clock, self.metrics, self._alarms)
         self._roster = Roster()
         section = self.config.server
-        blobs, spool = BlobStore(folder.models), Spool(folder.spool)
+        blobs, spool = open_blobs(folder.models, self.config.s3, folder.path), Spool(folder.spool)
         self._work = Workplace(
             transact=self._transact,
             blobs=blobs,

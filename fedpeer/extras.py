@@ -17,6 +17,7 @@ EXTRAS = {
     "grpc_reflection": "coordinator",
     "PIL": "images",
     "matplotlib": "research",
+    "obstore": "s3",
     "opentelemetry": "tracing",
     "prometheus_client": "coordinator",
     "iso4217": "coordinator",
