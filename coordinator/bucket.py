@@ -17,6 +17,7 @@ import configparser
 import hashlib
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -27,7 +28,7 @@ from coordinator.errors import BucketError, ConfigError
 from fedpeer.extras import missing
 
 if TYPE_CHECKING:
-    from obstore.store import S3Store
+    pass
 
 Result = TypeVar("Result")
 
@@ -165,10 +166,8 @@ class Bucket:
         """Deletes an object, which may be gone already. Raises BucketError."""
 
         def attempt() -> None:
-            try:
+            with suppress(FileNotFoundError):
                 self._obstore.delete(self._store, name)
-            except FileNotFoundError:
-                pass
 
         self._persistently(attempt)
 

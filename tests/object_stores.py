@@ -38,9 +38,7 @@ def section(endpoint: str, **changes: object) -> S3Section:
 def write_key(folder: Path) -> None:
     """The file s3.key in `folder`."""
     path = folder / "s3.key"
-    path.write_text(
-        f"[default]\naws_access_key_id = {ACCESS_KEY}\naws_secret_access_key = {SECRET_KEY}\n"
-    )
+    path.write_text(f"[default]\naws_access_key_id = {ACCESS_KEY}\naws_secret_access_key = {SECRET_KEY}\n")
     path.chmod(0o600)
 
 
@@ -55,8 +53,20 @@ def object_store(kind: str, folder: Path) -> Iterator[str]:
         if kind == "moto":
             command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
         else:
-            command = [_rclone(), "serve", "s3", "--addr", f"127.0.0.1:{port}", "--vfs-cache-mode", "off", str(folder)]
-            environment |= {"RCLONE_AUTH_KEY": f'"{ACCESS_KEY},{SECRET_KEY}"', "RCLONE_CONFIG": str(folder / "none")}
+            command = [
+                _rclone(),
+                "serve",
+                "s3",
+                "--addr",
+                f"127.0.0.1:{port}",
+                "--vfs-cache-mode",
+                "off",
+                str(folder),
+            ]
+            environment |= {
+                "RCLONE_AUTH_KEY": f'"{ACCESS_KEY},{SECRET_KEY}"',
+                "RCLONE_CONFIG": str(folder / "none"),
+            }
         log = resources.enter_context((folder / "store.log").open("wb"))
         process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
         resources.callback(process.wait)
@@ -115,7 +125,8 @@ class FaultyStore:
                     self.end_headers()
                     return
                 if fault == "reset":
-                    return self._reset()
+                    self._reset()
+                    return
                 if fault == "flipped" and body:
                     body = bytes([body[0] ^ 1]) + body[1:]
                 line = http.client.HTTPConnection(host, timeout=60)
@@ -124,10 +135,17 @@ class FaultyStore:
                 content = answer.read()
                 line.close()
                 if fault == "lost":
-                    return self._reset()
+                    self._reset()
+                    return
                 self.send_response(answer.status)
                 for name, value in answer.getheaders():
-                    if name.lower() not in ("transfer-encoding", "connection", "date", "server", "content-length"):
+                    if name.lower() not in (
+                        "transfer-encoding",
+                        "connection",
+                        "date",
+                        "server",
+                        "content-length",
+                    ):
                         self.send_header(name, value)
                 length = answer.getheader("content-length") if self.command == "HEAD" else str(len(content))
                 self.send_header("content-length", length or "0")
@@ -141,7 +159,7 @@ class FaultyStore:
 
             do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = _forward  # noqa: N815 - as http.server names them
 
-            def log_message(self, format: str, *args: object) -> None:
+            def log_message(self, *said: object) -> None:
                 pass
 
         return Handler
