@@ -36,6 +36,7 @@ from coordinator.scoring import (
     merged_parts,
 )
 from coordinator.selection import select
+from coordinator.shadow_workers import LocalWorkers
 from coordinator.spool import Spool
 from coordinator.states import (
     BeginEffort,
@@ -141,6 +142,7 @@ class Workplace:
     Attributes:
         absence_seconds: silence after which a participant no longer holds up a round.
         refused: hears of each submission that is refused for good.
+        workers: do what is heavy.
     """
 
     transact: Transactions
@@ -152,6 +154,7 @@ class Workplace:
     tracing: Tracing
     absence_seconds: float
     refused: Callable[[Refused], None]
+    workers: LocalWorkers
 
 
 @dataclass(frozen=True)
@@ -414,7 +417,7 @@ class TaskRunner:
     def _scoring(self) -> Scorer:
         """The task's scorer, made where it is first needed: in the scoring thread, it may load data."""
         if self._scorer is None:
-            self._scorer = make_scorer(self._live.row)
+            self._scorer = make_scorer(self._live.row, workers=self._work.workers)
         return self._scorer
 
     async def _settle(self, row: TaskRow) -> _Seen:

@@ -55,6 +55,7 @@ from coordinator.storage.tasks import EventRow, TaskRow
 from coordinator.supervision import Duty, Supervisor
 from coordinator.tracing import Tracing, exporting
 from coordinator.transaction import Transaction
+from coordinator.worker_folders import open_workers
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.errors import LeaseLost
 from fedpeer.audit.sql.ledger_store import SignedLog
@@ -166,6 +167,7 @@ class Coordinator:
             tracing=self._tracing,
             absence_seconds=section.absence_seconds,
             refused=self._notices.refused,
+            workers=open_workers(self.config.workers, folder, blobs),
         )
         self.market = Market(self._work)
         self._quotas = Quotas(
@@ -241,6 +243,7 @@ class Coordinator:
             waiting.cancel()
         await self._notices.close()
         await self._work.uploads.stop()
+        self._work.workers.close()
         await asyncio.to_thread(self._transact.stop)
         await asyncio.to_thread(self._tracing.close)
         self._database.close()
@@ -287,7 +290,14 @@ class Coordinator:
         """What does not go as it should, by the name of the duty or task, and why; for `status`."""
         broken = {f"task {live.row.id}": live.broken for live in self.market.tasks() if live.broken}
         certificates = {"certificates": self._refused_certificates} if self._refused_certificates else {}
-        return {**broken, **certificates, **self._supervisor.troubles(), **self._notices.troubles()}
+        workers = {"workers": self._work.workers.trouble} if self._work.workers.trouble else {}
+        return {
+            **broken,
+            **workers,
+            **certificates,
+            **self._supervisor.troubles(),
+            **self._notices.troubles(),
+        }
 
     def _begin_notices(self) -> None:
         """Sends what there is to tell to whom the configuration names; each receiver by itself, none is waited for."""
@@ -398,7 +408,7 @@ class Coordinator:
             now = self._clock.now()
             section = self.config.storage
             retention = Retention(now - section.retention_days * _DAY, section.keep_unfetched)
-            keep = await self._transact.read(_referenced(retention))
+            keep = await self._transact.read(_referenced(retention)) | self._work.workers.needed
             freed = await asyncio.to_thread(self._work.blobs.retain, keep, time.time() - _UNCOMMITTED)
             log.info("model files swept", kept=len(keep), freed_bytes=freed)
             await self._transact(lambda t: t.market.sweep_notices(t.now - KEPT_SECONDS))

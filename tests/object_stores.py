@@ -47,7 +47,7 @@ def object_store(kind: str, folder: Path) -> Iterator[str]:
     """URL of a store with an empty bucket, which ends with the block; `folder` is made."""
     (folder / BUCKET).mkdir(parents=True)
     with ExitStack() as resources:
-        port = _free_port()
+        port = free_port()
         url = f"http://127.0.0.1:{port}"
         environment = dict(os.environ)
         if kind == "moto":
@@ -201,7 +201,8 @@ def _rclone() -> str:
     return found
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port of this machine that nobody listens on just now."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return int(taken.getsockname()[1])
 

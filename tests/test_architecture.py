@@ -40,6 +40,9 @@ COORDINATOR = (
     ("bucket", "sending"),
     ("banking", "blobs", "console_process", "fetching", "folder", "identity", "learner_data", "live", "selection",
      "tracing"),
+    ("packing",),
+    ("remote_workers",),
+    ("worker_folders",),
     ("admission", "backup", "boundary", "certificates", "opening", "receiving", "scoring"),
     ("calibration", "dry_round", "transaction"),
     ("commits",),
@@ -48,7 +51,7 @@ COORDINATOR = (
     ("alarms", "market", "task_text"),
     ("services",),
     ("server",),
-    ("cli",),
+    ("cli", "worker_cli"),
 )  # fmt: skip
 FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}
 TOPS = {"mechanism", "coordinator", "participant", "fedpeer"}
