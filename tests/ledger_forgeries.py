@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from mechanism.canonical import canonical_bytes
+from mechanism.canonical import canonical_bytes, canonical_digest
 from mechanism.evidence import EvidenceModel, Measurement, assess
 from mechanism.ledger import entries
 from mechanism.ledger.accounts import Post, Reserve, paid, payable, stake
@@ -1093,6 +1093,10 @@ def a_claimant_is_left_unselected_or_a_stranger_selected() -> Cases:
     history.log.write(Entry(made.id, made.kind, turned))
     yield "out of order", history.log.entries
     history = claiming()
+    other = canonical_digest(history.people[1:]).hex()
+    history.log.write(Entry(made.id, made.kind, {**made.body, "participants_sha256": other}))
+    yield "under another digest", history.log.entries
+    history = claiming()
     history.log.write(*entries.selection_entries("task", history.people))
     history.select()
     yield "twice", history.log.entries
@@ -2076,6 +2080,7 @@ def a_part_stands_alone_before_the_end() -> Cases:
         history = claiming()
         body: dict[str, Any] = {
             "task_id": "task", "part": part, "parts": parts, "participants": history.people,
+            "participants_sha256": canonical_digest(list(history.people)).hex(),
         }  # fmt: skip
         history.log.write(Entry(f"task/selection/{int(part)}", "selection", body))
         history.end(State.CANCELLED, "the learner withdrew")

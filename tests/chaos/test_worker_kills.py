@@ -130,7 +130,10 @@ def alone(task: EvidenceTask) -> dict[str, Any]:
 def children(process: "subprocess.Popen[bytes]") -> list[int]:
     """Its worker processes."""
     found = subprocess.run(
-        ["ps", "-o", "pid=,args=", "--ppid", str(process.pid)], capture_output=True, text=True, check=True
+        ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(process.pid)],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return [int(line.split()[0]) for line in found.stdout.splitlines() if "spawn_main" in line]
 

@@ -421,7 +421,7 @@ class Entry:
 KEYS = {
     "terms": "task_id part parts sha256 data",
     "transition": "task_id round state at reason",
-    "selection": "task_id part parts participants",
+    "selection": "task_id part parts participants participants_sha256",
     "closing": "task_id round at part parts absent",
     "enrolment": "participant_id public_key",
     "revocation": "participant_id fingerprint reason",
@@ -1718,7 +1718,13 @@ class Replay:
                 encoded(
                     f"{task.id}/selection/{number}",
                     "selection",
-                    {"task_id": task.id, "part": number, "parts": len(runs(chosen)), "participants": run},
+                    {
+                        "task_id": task.id,
+                        "participants_sha256": sha256(canonical(chosen)).hex(),
+                        "part": number,
+                        "parts": len(runs(chosen)),
+                        "participants": run,
+                    },
                 )
                 for number, run in enumerate(runs(chosen), 1)
             ]
