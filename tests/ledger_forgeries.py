@@ -211,6 +211,18 @@ def shadows_are_those_of_another_round_or_none() -> Cases:
         )
 
 
+@forgery("computed_on")
+def what_computed_the_shadows_is_no_text() -> Cases:
+    for label, texts in (
+        ("a list", []),
+        ("a number", {"cpu": 1}),
+        ("nothing", {"cpu": ""}),
+        ("too long", {"cpu": "x" * 201}),
+        ("too many", {str(number): "x" for number in range(17)}),
+    ):
+        yield label, told_otherwise(lambda r, t=texts: r["model"].update(computed_on=t))
+
+
 @forgery("carries over", "carried is", "shadows is")
 def shadows_are_carried_over_that_no_round_before_had() -> Cases:
     for number, carried in ((1, 1), (2, samples.SHADOWS + 1), (3, 2 * samples.SHADOWS + 1)):

@@ -22,7 +22,7 @@ from fedpeer.evidence.planning import Plan, plan_shadows
 from fedpeer.evidence.regression import micro
 from fedpeer.evidence.screening import SCORES, Figures, Screens, fit_screens
 from fedpeer.evidence.sketch import Array
-from fedpeer.learning.arithmetic import one_blas_thread
+from fedpeer.learning.arithmetic import arithmetic, one_blas_thread
 from fedpeer.learning.datasets import LabelledData
 from fedpeer.learning.models import ARCHITECTURES, Weights, weights_digest
 from fedpeer.learning.samples import Samples, of_labelled
@@ -242,6 +242,7 @@ class Ensemble:
             quality=self.screens.quality_map(),
             thresholds=self.screens.thresholds(),
             likeness=self.comparison.map(submissions),
+            computed_on=dict(arithmetic()),
         )
 
 
