@@ -123,6 +123,12 @@ class RemoteExecutor(Executor):
             self._changed.notify()
         return outer
 
+    @property
+    def outstanding(self) -> int:
+        """Calls that somebody waits for."""
+        with self._changed:
+            return sum(not call.outer.done() for call in self._calls)
+
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """Gives up all calls."""
         with self._changed:
@@ -300,6 +306,10 @@ class RemoteWorkers(LocalWorkers):
     @property
     def trouble(self) -> str:
         return self._executor.trouble
+
+    @property
+    def outstanding(self) -> int:
+        return self._executor.outstanding
 
     @property
     def needed(self) -> set[bytes]:

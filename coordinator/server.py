@@ -169,6 +169,9 @@ class Coordinator:
             refused=self._notices.refused,
             workers=open_workers(self.config.workers, folder, blobs),
         )
+        workers = self._work.workers
+        self.metrics.worker_calls.set_function(lambda: workers.outstanding)
+        self.metrics.workers_waited_for.set_function(lambda: bool(workers.trouble))
         self.market = Market(self._work)
         self._quotas = Quotas(
             time.monotonic,

@@ -83,6 +83,11 @@ class LocalWorkers:
         return ""
 
     @property
+    def outstanding(self) -> int:
+        """Calls elsewhere that are waited for."""
+        return 0
+
+    @property
     def needed(self) -> set[bytes]:
         """Digests of files that calls in progress need."""
         return set()
