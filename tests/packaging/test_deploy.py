@@ -13,6 +13,7 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
+from compose_spec import PyCompose
 
 from coordinator.config import WORKER_FILE, WorkerConfig, read_config
 from coordinator.folder import StateFolder
@@ -143,6 +144,8 @@ def test_the_chart_makes_a_state_folder_once(tmp_path: Path) -> None:
 
 def test_compose_makes_the_folders_of_a_market_and_its_workers(tmp_path: Path) -> None:
     compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    whole = yaml.safe_dump({key: value for key, value in compose.items() if not key.startswith("x-")})
+    PyCompose.from_yaml(whole).validate()  # which knows no merge keys
     services = compose["services"]
     for name in ("init", "coordinator", "scheduler", "worker"):
         assert services[name]["read_only"]
