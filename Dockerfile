@@ -28,7 +28,7 @@ ENV PATH=/opt/fedpeer/bin:$PATH \
 COPY --from=build /opt/fedpeer /opt/fedpeer
 RUN groupadd --system --gid 10001 fedpeer \
     && useradd --system --uid 10001 --gid fedpeer --home-dir /var/lib/fedpeer --shell /usr/sbin/nologin fedpeer \
-    && install --directory --owner fedpeer --group fedpeer --mode 0700 /var/lib/fedpeer
+    && install --directory --owner fedpeer --group fedpeer --mode 0700 /var/lib/fedpeer /var/lib/fedpeer-worker
 
 USER 10001:10001
 WORKDIR /var/lib/fedpeer

@@ -10,7 +10,7 @@ FAST_TESTS := tests/test_architecture.py tests/mechanism tests/fedpeer/protocol 
 	tests/participant/test_config.py tests/coordinator/test_states.py \
 	--ignore tests/mechanism/test_equilibrium.py --ignore tests/mechanism/test_learner.py
 
-.PHONY: demo docs test test-fast test-install test-slow test-browser screenshots test-arithmetics mutants test-flower lint types check-protos protos format \
+.PHONY: demo docs test test-fast test-install test-slow test-browser screenshots test-arithmetics mutants test-flower lint types check-protos protos format manifests \
 	bench bench-flower clean
 
 $(STAMP): pyproject.toml
@@ -64,6 +64,11 @@ $(FLOWER_VENV)/.installed: pyproject.toml
 test-flower: $(FLOWER_VENV)/.installed
 	$(FLOWER_VENV)/bin/python -m pytest tests/participant/adapters/test_flower.py \
 		tests/integration/test_flower_task.py tests/integration/test_examples.py
+
+# deploy/kustomize/base from the chart, by Helm.
+manifests:
+	(echo '# Rendered from deploy/helm/fedpeer by `make manifests`; change the chart.' \
+		&& helm template fedpeer deploy/helm/fedpeer | sed '/^# Source: /d') > deploy/kustomize/base/fedpeer.yaml
 
 docs: $(STAMP)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build

@@ -52,7 +52,7 @@ def expiring(certificates: Certificates, refused: str, now: datetime) -> list[Al
 
 def full(folder: Path, tasks: Iterable[LiveTask], blobs: BlobStore) -> list[Alarm]:
     """A disk with less space than the tasks that run may still need for their models."""
-    needed = _RESERVE_BYTES + sum(_bytes_to_come(live, blobs) for live in tasks)
+    needed = _RESERVE_BYTES + min(blobs.most_bytes, sum(_bytes_to_come(live, blobs) for live in tasks))
     free = shutil.disk_usage(folder).free
     if free >= needed:
         return []
@@ -66,6 +66,8 @@ def _bytes_to_come(live: LiveTask, blobs: BlobStore) -> int:
     if row.state.final:
         return 0
     rounds = schedule.rounds - row.round + (row.round > 0 and row.state in _BEFORE_MODELS)
-    path = blobs.path(row.model)
-    size = path.stat().st_size if path.is_file() else 0
+    try:
+        size = blobs.size(row.model)
+    except OSError:  # lost, or not to be asked for just now
+        size = 0
     return rounds * (1 + (len(live.feed.selected) or schedule.capacity)) * size

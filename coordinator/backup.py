@@ -145,7 +145,9 @@ def write_backup(
             copy, archive = scratch / "database", scratch / "archive"
             facts = _copy_database(database, copy, retention)
             blobs = BlobStore(folder.models)
-            models = {digest: blobs.intact(digest) for digest in sorted(facts.models)}
+            # A bucket is kept by its own means; what the folder has of it are copies.
+            needed = set() if folder.config().s3.bucket else facts.models
+            models = {digest: blobs.intact(digest) for digest in sorted(needed)}
             sources: dict[str, bytes | Path] = {
                 name: (folder.path / name).read_bytes() for name in folder.kept_files()
             }

@@ -20,7 +20,7 @@ from coordinator.errors import TaskError
 from coordinator.learner_data import commit_validation
 from coordinator.opening import PreparedTask
 from coordinator.scoring import evidence_task
-from coordinator.shadow_workers import workers_for
+from coordinator.shadow_workers import LocalWorkers
 from coordinator.workload import end, folder_of, workload_of
 from fedpeer.protocol.model_file import open_model
 from mechanism.canonical import canonical_bytes
@@ -142,7 +142,7 @@ def measure(task: PreparedTask, shadows: int, report: "Report") -> "MeasuredGaps
             start,
             SEED,
             shadows=shadows,
-            executor=workers_for(row.terms.recipe, data.validation, shadows),
+            executor=LocalWorkers().for_shadows(row.terms.recipe, data.validation, shadows),
             report=report,
         )
     finally:

@@ -506,6 +506,28 @@ def model(
 
 
 @app.command()
+def worker(
+    folder: Annotated[Path, typer.Argument(help="The folder to make, for the machine that is to work.")],
+    name: Annotated[str, typer.Option(help="Name of the worker, in its certificate.")] = "worker",
+    state: State = DEFAULT_STATE,
+    as_json: AsJson = False,
+) -> None:
+    """Make the folder that a worker, or the scheduler, on another machine runs from. It holds keys: keep it secret."""
+    from coordinator.folder import StateFolder
+    from coordinator.worker_folders import make_worker_folder
+
+    with _cleaning_up():
+        made = make_worker_folder(StateFolder(state), folder, name)
+    store = made.models or f"s3://{made.s3.bucket}"
+    _show(
+        as_json,
+        {"folder": str(folder), "scheduler": made.scheduler, "models": store},
+        f"{folder} is ready, for the scheduler {made.scheduler} and the models in {store}.\n"
+        f"Next, on its machine: fedpeer worker run {folder}, or once: fedpeer worker schedule {folder}",
+    )
+
+
+@app.command()
 def backup(
     file: Annotated[Path, typer.Argument(help="The tar file to write; it will hold the keys.")],
     state: State = DEFAULT_STATE,

@@ -162,6 +162,38 @@ class StorageSection(_Section):
     keep_unfetched: bool = True
 
 
+class S3Section(_Section):
+    """A bucket of an object store that speaks S3, for model files; needs the extra fedpeer[s3].
+
+    Attributes:
+        bucket: its name; empty: model files lie in the state folder.
+        prefix: what names begin with in it.
+        endpoint: the store's URL; empty: AWS's own of the region.
+        credentials: a file in the form of AWS's, from the state folder; empty: the environment's AWS_ACCESS_KEY_ID and
+            AWS_SECRET_ACCESS_KEY, or what the platform gives the machine.
+        cache_bytes: copies in the state folder are about so many; those used within the hour stay.
+    """
+
+    bucket: str = Field("", pattern=r"^[a-z0-9.-]*$")
+    prefix: str = Field("", pattern=r"^([A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*)?$")
+    endpoint: str = Field("", pattern=r"^(https?://[^/@\s]+)?$")
+    region: str = "us-east-1"
+    credentials: str = ""
+    cache_bytes: float = Field(20 << 30, gt=0)
+
+
+class WorkersSection(_Section):
+    """Who trains shadow models.
+
+    Attributes:
+        executor: "local", or "dask://host:port" of a scheduler; needs the extra fedpeer[dask].
+        wait_seconds: how long nothing may come back from workers before this machine does their work, too.
+    """
+
+    executor: str = Field("local", pattern=r"^(local|dask://[^/@\s]+:[0-9]{1,5})$")
+    wait_seconds: float = Field(300, gt=0)
+
+
 class TracingSection(_Section):
     """OpenTelemetry; needs the extra fedpeer[tracing].
 
@@ -292,6 +324,8 @@ class ServiceConfig(_Section):
     name: str = Field(max_length=48, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$")
     server: ServerSection = ServerSection()
     storage: StorageSection = StorageSection()
+    s3: S3Section = S3Section()
+    workers: WorkersSection = WorkersSection()
     tracing: TracingSection = TracingSection()
     payouts: PayoutsSection = PayoutsSection()
     mail: MailSection = MailSection()
@@ -305,6 +339,31 @@ class ServiceConfig(_Section):
                 raise ValueError(
                     f"notices.{name} is a mail; expected a section [mail] with server and sender"
                 )
+        return self
+
+
+#: Name of a worker's configuration file in its folder.
+WORKER_FILE = "worker.toml"
+
+
+class WorkerConfig(_Section):
+    """worker.toml, which `fedpeer coordinator worker` writes.
+
+    Attributes:
+        scheduler: dask://host:port.
+        models: the coordinator's folder of model files, as this machine sees it; not where [s3] names a bucket.
+    """
+
+    scheduler: str = Field(pattern=r"^dask://[^/@\s]+:[0-9]{1,5}$")
+    models: str = ""
+    s3: S3Section = S3Section()
+
+    @model_validator(mode="after")
+    def _one_store(self) -> "WorkerConfig":
+        if bool(self.models) == bool(self.s3.bucket):
+            raise ValueError(
+                "expected models, a folder that the coordinator shares, or a section [s3], not both"
+            )
         return self
 
 
@@ -669,7 +728,7 @@ def validated_config(document: dict[str, Any], kind: type[ConfigModel], path: Pa
         raise ConfigError(violations(error, kind, path)) from None
 
 
-def config_text(config: ServiceConfig) -> str:
+def config_text(config: BaseModel) -> str:
     """What `parse_config` reads as `config`: the keys that it was given."""
     return "\n".join([*_table_lines("", config.model_dump(exclude_unset=True)), ""])
 

@@ -31,7 +31,7 @@ from coordinator.derivation import chain_secret, evidence_seed
 from coordinator.errors import CoordinatorError, TaskError
 from coordinator.opening import PreparedTask
 from coordinator.scoring import RoundStart, Scored, Scorer, make_scorer, merged_parts
-from coordinator.shadow_workers import workers_for
+from coordinator.shadow_workers import LocalWorkers
 from coordinator.storage.tasks import TaskRow
 from coordinator.workload import folder_of, runs_apart, workload_of
 from fedpeer.learning.learner_data import LearnerData
@@ -737,7 +737,7 @@ def _model_seconds(task: PreparedTask, dry: int, training: float, prepared: floa
     assert task.data is not None, "evidence has D_c"
     recipe, shadows = task.row.terms.recipe, int(task.row.settings["evidence"]["shadows"])
     seconds = prepared / trainings(dry) + (0 if whole else training)
-    pooled = workers_for(recipe, task.data.validation, shadows) is not None
+    pooled = LocalWorkers().for_shadows(recipe, task.data.validation, shadows) is not None
     return seconds / (len(sched_getaffinity(0)) if pooled else 1)
 
 

@@ -2,6 +2,7 @@
 
 CoordinatorError(ValueError)
  +- ConfigError    a configuration file that cannot be used: names the file, the key and what was expected
+ +- BucketError    an object store that does not take or give a file just now; an OSError, too
  +- FolderError    a state folder that is missing, taken or damaged
  +- TaskError      a task that cannot be opened, found or cancelled
  +- PayoutError    money that cannot be paid in, paid out or taken back
@@ -16,6 +17,10 @@ class CoordinatorError(ValueError):
 
 class ConfigError(CoordinatorError):
     """A configuration file that cannot be used."""
+
+
+class BucketError(CoordinatorError, OSError):
+    """An object store that does not take or give a file just now: passing, as an error of the disk is."""
 
 
 class FolderError(CoordinatorError):

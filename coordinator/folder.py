@@ -5,6 +5,7 @@
     authority.pem        its certificate, followed by an older one's while it takes that one's place
     authority.old.key    the older one's key until then: it still issues the server's certificate
     server.pem/.key      the server's certificate
+    workers.pem/.key     the authority of workers on other machines, where there are any
     ledger.key           the log's signing key (Ed25519)
     ledger.key.next      the one that is about to follow it, while it is changed
     keys.pending         files that are being replaced together, until all of them are
@@ -173,6 +174,10 @@ class StateFolder:
     def authority(self) -> Identity:
         """The certificate authority with its key."""
         return self._identity("authority")
+
+    def workers_authority(self) -> Identity:
+        """The authority of workers on other machines, with its key (`coordinator.worker_folders`)."""
+        return self._identity("workers")
 
     def authorities(self) -> list[x509.Certificate]:
         """What participants' certificates and the server's are checked by: the authority that issues, and the older one

@@ -47,7 +47,8 @@ class Feed:
 
     def __init__(self, events: Iterable[EventRow] = ()) -> None:
         self._events: list[EventRow] = []
-        #: Who trains, once they are selected.
+        #: Who trains, once they are selected: in id order, and as a set.
+        self.chosen: list[str] = []
         self.selected: frozenset[str] = frozenset()
         self._followers: set[Session] = set()
         self.publish(events)
@@ -64,7 +65,8 @@ class Feed:
             if event.cursor == self.cursor + 1:
                 self._events.append(event)
                 if event.state is State.SELECTED:
-                    self.selected = frozenset(event.detail["selected"])
+                    self.chosen = event.detail["selected"]
+                    self.selected = frozenset(self.chosen)
         if self.cursor > before:
             for session in self._followers:
                 session.notify()

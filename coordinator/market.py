@@ -1,5 +1,7 @@
 """What each call of a participant does, whatever the transport: checks, one transaction, and a runner woken."""
 
+import asyncio
+from bisect import bisect_right
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -58,6 +60,9 @@ Result = TypeVar("Result")
 #: Ended tasks that a list still names; `GetTask` knows them all.
 _LISTED_ENDED = 20
 
+#: Names in a page of those selected: of 64 characters each they take a tenth of a message.
+_LISTED_SELECTED = 5000
+
 
 @dataclass(frozen=True)
 class Participation:
@@ -74,10 +79,12 @@ class ReceivedEvent:
 
     Attributes:
         paid: what the round that it settles paid to this participant; None where that is not in memory.
+        chosen: whether this participant is one of those selected.
     """
 
     event: EventRow
     paid: PaidRound | None = None
+    chosen: bool = False
 
 
 @dataclass(frozen=True)
@@ -146,6 +153,19 @@ class Market:
             return Participation(submissions, claim.selected, claim.draw_head)
 
         return await self._work.transact.read(read)
+
+    def selected(self, live: LiveTask, after: str) -> tuple[list[str], bool]:
+        """A page of those who train, in id order, that begins after an id; and whether others follow.
+
+        Raises:
+            Refusal: NOT_YET.
+        """
+        chosen = live.feed.chosen
+        if not chosen:
+            raise Refusal(Code.NOT_YET, f"Nobody is selected in task {live.row.id} yet.")
+        first = bisect_right(chosen, after)
+        page = chosen[first : first + _LISTED_SELECTED]
+        return page, first + len(page) < len(chosen)
 
     async def watch(self, caller: Caller, live: LiveTask, cursor: int) -> AsyncIterator[ReceivedEvent]:
         """Events above `cursor`, as they come, until the task has ended.
@@ -276,9 +296,10 @@ class Market:
         size = opened.detail["model_bytes"]
         if offset > size:
             raise FieldError("offset", offset, f"at most the model's {size} bytes")
-        path = self._work.blobs.path(bytes.fromhex(opened.detail["model_sha256"]))
+        digest = bytes.fromhex(opened.detail["model_sha256"])
         frame_bytes = min(FRAME_BYTES, max(MIN_FRAME_BYTES, max_frame_bytes or PLAIN_FRAME_BYTES))
         try:
+            path = await asyncio.to_thread(self._work.blobs.fetch, digest)
             while offset < size:
                 frame = await self._frames.frame(path, offset, frame_bytes)
                 if not frame.size:
@@ -384,9 +405,10 @@ class Market:
             raise
 
     async def _received(self, caller: Caller, live: LiveTask, event: EventRow) -> ReceivedEvent:
+        chosen = caller.participant_id in live.feed.selected
         last = event is live.feed.last(State.SETTLED)
-        if event.state is not State.SETTLED or not last or caller.participant_id not in live.feed.selected:
-            return ReceivedEvent(event)
+        if event.state is not State.SETTLED or not last or not chosen:
+            return ReceivedEvent(event, chosen=chosen)
         # What all that trained would ask for next, at the same time.
         return ReceivedEvent(
             event, await self._settlements.of_event(live.row, event.round, caller.participant_id)

@@ -83,6 +83,12 @@ class Metrics:
         self.duties_failing = gauge(
             "fedpeer_duty_failing", "1 while a duty has ended and done nothing since.", ["duty"]
         )
+        self.worker_calls = gauge(
+            "fedpeer_worker_calls", "Pieces of shadow training that are waited for from workers elsewhere."
+        )
+        self.workers_waited_for = gauge(
+            "fedpeer_workers_missing", "1 while a round waits for workers elsewhere that do not answer."
+        )
         self.notices = counter(
             "fedpeer_notices_total",
             "Attempts to send a notice by receiver and outcome: sent, failed, given_up.",

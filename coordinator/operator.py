@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from coordinator import payouts
 from coordinator.backup import Manifest, write_backup
 from coordinator.banking import PaymentFiles, checked_account, checked_payer, payment_files
-from coordinator.blobs import BlobStore
+from coordinator.blobs import BlobStore, open_blobs
 from coordinator.certificates import Certificates, read_certificates
 from coordinator.clock import Clock, SystemClock
 from coordinator.commits import Transactions
@@ -300,7 +300,7 @@ class Operator:
         """
         row = prepared.row
         make_scorer(row, prepared.data)
-        BlobStore(self.folder.models).put(prepared.initial_model, row.terms.initial_model)
+        self._blobs().put(prepared.initial_model, row.terms.initial_model)
 
         def act(t: Transaction) -> None:
             _check_unused(t, row.id)
@@ -367,15 +367,19 @@ class Operator:
                 f"the model of task {task_id!r} after round {number} is {digest.hex()} in the database and "
                 f"{recorded.hex()} in the ledger; restore the database from a backup"
             )
-        path = BlobStore(self.folder.models).path(digest)
-        if not path.is_file():
+        try:
+            path = self._blobs().fetch(digest)
+        except FileNotFoundError:
             raise TaskError(
                 f"the model of task {task_id!r} after round {number} is not in {self.folder.models} any more: model "
                 f"files are kept for {self.config.storage.retention_days:g} days after a task has ended "
                 f"(storage.retention_days), and by the service that runs from this folder; its SHA-256 is "
                 f"{digest.hex()}: restore the file from a backup"
-            )
+            ) from None
         return LearnedModel(task_id, number, digest, path, figures)
+
+    def _blobs(self) -> BlobStore:
+        return open_blobs(self.folder.models, self.config.s3, self.folder.path)
 
     def fetched(self, model: LearnedModel) -> None:
         """Notes that the learner has a model: retention may delete it then."""

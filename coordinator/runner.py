@@ -36,6 +36,7 @@ from coordinator.scoring import (
     merged_parts,
 )
 from coordinator.selection import select
+from coordinator.shadow_workers import LocalWorkers
 from coordinator.spool import Spool
 from coordinator.states import (
     BeginEffort,
@@ -155,6 +156,7 @@ class Workplace:
         absence_seconds: silence after which a participant no longer holds up a round.
         refused: hears of each submission that is refused for good.
         shared: whether other processes serve the same market.
+        workers: do what is heavy.
     """
 
     transact: Transactions
@@ -166,6 +168,7 @@ class Workplace:
     tracing: Tracing
     absence_seconds: float
     refused: Callable[[Refused], None]
+    workers: LocalWorkers
     shared: bool = False
 
     async def tell(self, kind: Kind, *subject: str, at: float = 0.0) -> None:
@@ -396,7 +399,7 @@ class TaskRunner:
         return self._look(t)
 
     def _open(self, t: Transaction, row: TaskRow, step: OpenRound) -> None:
-        size = self._work.blobs.path(row.model).stat().st_size
+        size = self._work.blobs.size(row.model)
         t.open_round(row, step.round, size)
 
     def _prepare(self) -> None:
@@ -417,23 +420,24 @@ class TaskRunner:
     def _start(self, rounds: Sequence[RoundRow], merged: Mapping[int, Sequence[ModelRow]]) -> RoundStart:
         """What the last of the rounds starts from; `merged` were the models in those before."""
         *before, opened = rounds
-        path, most = self._work.blobs.path, self._live.row.terms.recipe.samples
+        blobs, most = self._work.blobs, self._live.row.terms.recipe.samples
         history = tuple(
             EarlierRound(
-                path(r.start_model),
+                # Evidence opens those alone that it looks back on.
+                (blobs.fetch if r.round in merged else blobs.path)(r.start_model),
                 {
-                    m.participant_id: (path(m.model_sha256), min(m.samples, most))
+                    m.participant_id: (blobs.fetch(m.model_sha256), min(m.samples, most))
                     for m in merged.get(r.round, ())
                 },
             )
             for r in before
         )
-        return RoundStart(opened.round, path(opened.start_model), opened.start_model, history)
+        return RoundStart(opened.round, blobs.fetch(opened.start_model), opened.start_model, history)
 
     def _scoring(self) -> Scorer:
         """The task's scorer, made where it is first needed: in the scoring thread, it may load data."""
         if self._scorer is None:
-            self._scorer = make_scorer(self._live.row)
+            self._scorer = make_scorer(self._live.row, workers=self._work.workers)
         return self._scorer
 
     async def _settle(self, row: TaskRow) -> _Seen:
@@ -480,7 +484,7 @@ class TaskRunner:
         submissions = [
             Submission(
                 participant_id=name,
-                model=blobs.path(model.model_sha256),
+                model=blobs.fetch(model.model_sha256),
                 model_sha256=model.model_sha256,
                 samples=model.samples,
                 claimed_degree=closed.claims[name],
@@ -491,7 +495,7 @@ class TaskRunner:
         scored = self._scoring().score(self._start(closed.rounds, closed.merged), submissions)
         parts = merged_parts(scored, submissions, row.terms.recipe.samples)
         merged = self._merged(row, closed.rounds, parts)
-        return _Outcome(scored, merged, self._scoring().evaluate(blobs.path(merged.model_sha256)))
+        return _Outcome(scored, merged, self._scoring().evaluate(blobs.fetch(merged.model_sha256)))
 
     def _merged(self, row: TaskRow, rounds: Sequence[RoundRow], parts: Parts) -> Merged:
         """The round's next model and the server's state, in their places; those of before where nobody is scored."""
@@ -501,9 +505,9 @@ class TaskRunner:
         if not parts:
             return Merged(start, state)
         target, state_target = spool.scratch(f"{row.id}.mean"), spool.scratch(f"{row.id}.state")
-        before = None if state is None else blobs.path(state)
+        before = None if state is None else blobs.fetch(state)
         merged = merge(
-            parts, terms.aggregation, terms.contract, blobs.path(start), before, target, state_target
+            parts, terms.aggregation, terms.contract, blobs.fetch(start), before, target, state_target
         )
         blobs.adopt(target, merged.model_sha256)
         if merged.state_sha256 is not None:

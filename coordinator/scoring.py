@@ -19,7 +19,7 @@ from coordinator.config import DataSection, EvidenceSection
 from coordinator.derivation import evidence_seed, validation_salt
 from coordinator.errors import TaskError
 from coordinator.learner_data import commit_validation, load_learner_data, stratified
-from coordinator.shadow_workers import workers_for
+from coordinator.shadow_workers import LocalWorkers
 from coordinator.storage.tasks import TaskRow
 from coordinator.workload import end, folder_of, workload_of
 from fedpeer.learning.errors import DataError, WorkloadError
@@ -151,7 +151,12 @@ class ShadowModels(Scorer):
     """Degrees measured on D_c, against shadow models of known degree: `fedpeer.evidence`."""
 
     def __init__(
-        self, data: LearnerData, row: TaskRow, workload: "Workload", report: "Report | None" = None
+        self,
+        data: LearnerData,
+        row: TaskRow,
+        workload: "Workload",
+        report: "Report | None" = None,
+        workers: LocalWorkers | None = None,
     ) -> None:
         from fedpeer.evidence import EvidenceError
 
@@ -159,7 +164,7 @@ class ShadowModels(Scorer):
         self._task, self._round = row.id, 0
         self._plain = row.terms.aggregation.name == "fedavg"
         try:
-            self._evidence = shadow_evidence(data, row, workload, report or self._report)
+            self._evidence = shadow_evidence(data, row, workload, report or self._report, workers)
         except EvidenceError as error:
             raise TaskError(f"task {row.id!r}: {error}") from None
 
@@ -189,7 +194,11 @@ class ShadowModels(Scorer):
 
 
 def shadow_evidence(
-    data: LearnerData, row: TaskRow, workload: "Workload", report: "Report"
+    data: LearnerData,
+    row: TaskRow,
+    workload: "Workload",
+    report: "Report",
+    workers: LocalWorkers | None = None,
 ) -> "ShadowEvidence":
     """The evidence of a task; the one place that knows how it is asked for.
 
@@ -205,7 +214,7 @@ def shadow_evidence(
         evidence_seed(row.root),
         shadows=shadows,
         later=later,
-        executor=workers_for(terms.recipe, data.validation, shadows),
+        executor=(workers or LocalWorkers()).for_shadows(terms.recipe, data.validation, shadows),
         validation_sha256=terms.validation_commitment.hex(),
         scores=[terms.rule.name],
         report=report,
@@ -246,12 +255,18 @@ def merged_parts(scored: Scored, submissions: Sequence[Submission], most: int) -
     return parts
 
 
-def make_scorer(row: TaskRow, data: LearnerData | None = None, report: "Report | None" = None) -> Scorer:
+def make_scorer(
+    row: TaskRow,
+    data: LearnerData | None = None,
+    report: "Report | None" = None,
+    workers: LocalWorkers | None = None,
+) -> Scorer:
     """The scorer that a task's terms ask for.
 
     Args:
         data: those that its settings name, where they are loaded already.
         report: takes how many shadows of a round are trained, and of how many; left out: the log.
+        workers: who trains them; left out: this machine.
 
     Raises:
         TaskError: the data are not those that the terms commit to, or no evidence can be had from them.
@@ -284,4 +299,4 @@ def make_scorer(row: TaskRow, data: LearnerData | None = None, report: "Report |
             'is "custom": name an architecture, or the package.module:factory of a workload; or choose '
             'rule.name = "paper"'
         )
-    return ShadowModels(data, row, workload, report)
+    return ShadowModels(data, row, workload, report, workers)

@@ -32,7 +32,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from coordinator.alarms import expiring, failing, full, stalled
-from coordinator.blobs import BlobStore
+from coordinator.blobs import open_blobs
 from coordinator.boundary import Authenticate, Boundary, caller
 from coordinator.certificates import OLD_AUTHORITY, Certificates, read_certificates
 from coordinator.clock import Clock, SystemClock
@@ -65,6 +65,7 @@ from coordinator.storage.tasks import TaskRow
 from coordinator.supervision import Duty, Supervisor
 from coordinator.tracing import Tracing, exporting
 from coordinator.transaction import Transaction
+from coordinator.worker_folders import open_workers
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.errors import LeaseLost, LeaseTaken
 from fedpeer.audit.sql.ledger_store import SignedLog
@@ -197,7 +198,7 @@ class Coordinator:
         self._notices = Notices(self.config, self._transact, self._clock, self.metrics, self._alarms)
         self._roster = Roster()
         section = self.config.server
-        blobs, spool = BlobStore(folder.models), Spool(folder.spool)
+        blobs, spool = open_blobs(folder.models, self.config.s3, folder.path), Spool(folder.spool)
         self._work = Workplace(
             transact=self._transact,
             blobs=blobs,
@@ -208,8 +209,12 @@ class Coordinator:
             tracing=self._tracing,
             absence_seconds=section.absence_seconds,
             refused=self._notices.refused,
+            workers=open_workers(self.config.workers, folder, blobs),
             shared=front is not None,
         )
+        workers = self._work.workers
+        self.metrics.worker_calls.set_function(lambda: workers.outstanding)
+        self.metrics.workers_waited_for.set_function(lambda: bool(workers.trouble))
         self.market = Market(self._work)
         self._quotas = Quotas(
             time.monotonic,
@@ -409,6 +414,7 @@ class Coordinator:
             waiting.cancel()
         await self._notices.close()
         await self._work.uploads.stop()
+        self._work.workers.close()
         await asyncio.to_thread(self._transact.stop)
         await asyncio.to_thread(self._tracing.close)
         self._database.close()
@@ -456,7 +462,14 @@ class Coordinator:
         """What does not go as it should, by the name of the duty or task, and why; for `status`."""
         broken = {f"task {live.row.id}": live.broken for live in self.market.tasks() if live.broken}
         certificates = {"certificates": self._refused_certificates} if self._refused_certificates else {}
-        return {**broken, **certificates, **self._supervisor.troubles(), **self._notices.troubles()}
+        workers = {"workers": self._work.workers.trouble} if self._work.workers.trouble else {}
+        return {
+            **broken,
+            **workers,
+            **certificates,
+            **self._supervisor.troubles(),
+            **self._notices.troubles(),
+        }
 
     def _sending(self, name: str) -> Callable[[Duty], Awaitable[None]]:
         return lambda duty: self._notices.keep_sending(name, duty.well)
@@ -566,7 +579,7 @@ class Coordinator:
             now = self._clock.now()
             section = self.config.storage
             retention = Retention(now - section.retention_days * _DAY, section.keep_unfetched)
-            keep = await self._transact.read(_referenced(retention))
+            keep = await self._transact.read(_referenced(retention)) | self._work.workers.needed
             freed = await asyncio.to_thread(self._work.blobs.retain, keep, time.time() - _UNCOMMITTED)
             log.info("model files swept", kept=len(keep), freed_bytes=freed)
             await self._transact(_sweep_rows)

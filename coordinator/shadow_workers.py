@@ -66,14 +66,48 @@ class ShadowWorkers(Executor):
 _workers = cache(ShadowWorkers)
 
 
-def workers_for(recipe: Recipe, validation: Samples, shadows: int) -> Executor | None:
-    """The workers, where a round's shadows are enough work for them and there is more than one core.
+class LocalWorkers:
+    """Who does heavy work: the cores of this machine."""
+
+    def for_shadows(self, recipe: Recipe, validation: Samples, shadows: int) -> Executor | None:
+        """The executor that trains a round's shadows; None: they are little work, the calling thread does it."""
+        return self.pool() if heavy(recipe, validation, shadows) and _wanted(recipe) else None
+
+    def pool(self) -> Executor:
+        """A process for each core."""
+        return _workers(_cores())
+
+    @property
+    def trouble(self) -> str:
+        """What a round waits for; "" where all goes as it should."""
+        return ""
+
+    @property
+    def outstanding(self) -> int:
+        """Calls elsewhere that are waited for."""
+        return 0
+
+    @property
+    def needed(self) -> set[bytes]:
+        """Digests of files that calls in progress need."""
+        return set()
+
+    def close(self) -> None:
+        """Gives up calls in progress. The processes of this machine end with it."""
+
+
+def heavy(recipe: Recipe, validation: Samples, shadows: int) -> bool:
+    """Whether a round's shadows are enough work for workers.
 
     An operator's own workload has them always: how much work it is only its code knows, and it stays out of this
     process.
     """
-    numbers = shadows * recipe.epochs * recipe.samples * validation.width
-    cores = len(os.sched_getaffinity(0))
-    if runs_apart(recipe):
-        return _workers(cores)
-    return None if numbers < _WORTH_WORKERS or cores < 2 else _workers(cores)
+    return runs_apart(recipe) or shadows * recipe.epochs * recipe.samples * validation.width >= _WORTH_WORKERS
+
+
+def _wanted(recipe: Recipe) -> bool:
+    return runs_apart(recipe) or _cores() > 1
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))

@@ -36,6 +36,7 @@ _GROUPS = {
     "coordinator": _Command("coordinator.cli", "app", "Run a market: publish tasks, invite, serve, settle."),
     "participant": _Command("participant.cli", "app", "Take part: enrol, train, earn."),
     "ledger": _Command("fedpeer.audit.cli", "app", "Read and check a ledger, offline or from a coordinator."),
+    "worker": _Command("coordinator.worker_cli", "app", "Train shadow models for a coordinator elsewhere."),
     "console": _Command(
         "fedpeer.console.command", "app", "Serve a market's web pages; make links to sign in."
     ),

@@ -8,6 +8,7 @@ EXTRAS = {
     "aiosmtplib": "notices",
     "authlib": "oidc",
     "alembic": "coordinator",
+    "distributed": "dask",
     "flwr": "flower",
     "httpx": "notices",
     "itsdangerous": "console",
@@ -17,6 +18,7 @@ EXTRAS = {
     "grpc_reflection": "coordinator",
     "PIL": "images",
     "matplotlib": "research",
+    "obstore": "s3",
     "opentelemetry": "tracing",
     "prometheus_client": "coordinator",
     "iso4217": "coordinator",
@@ -43,6 +45,7 @@ _STUDY = (*_SERVICE, "scipy", "matplotlib", "torchvision")
 COMMANDS = {
     "coordinator": ("coordinator", _SERVICE),
     "coordinator payout account": ("payouts", ("schwifty", "sepaxml")),
+    "worker": ("dask", ("distributed", *_SERVICE)),
     "calibrate": ("coordinator", (*_SERVICE, "scipy", "tomlkit")),
     "demo": ("all", _STUDY),
     "arena": ("research", _STUDY),

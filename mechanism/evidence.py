@@ -206,6 +206,8 @@ class EvidenceModel:
         degree, quality: maps from features, over the same regressors.
         likeness: what the likeness of two models says.
         distinct: the map to the distinct samples, over those of the recipe; None where none was fitted.
+        computed_on: what the shadows' last digits depend on, as texts by name, such as the processor's instruction set
+            and the versions of libraries; the same for all shadows of the round.
 
     Raises:
         FieldError: a round or a number of shadows below 1, a digest that is none, or maps over different regressors.
@@ -222,9 +224,11 @@ class EvidenceModel:
     thresholds: Thresholds
     likeness: LikenessMap
     distinct: QualityMap | None = None
+    computed_on: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         whole("round", self.round)
+        _check_texts("computed_on", self.computed_on)
         whole("shadows", self.shadows)
         whole("carried", self.carried, 0)
         for name in ("start_sha256", "validation_sha256", "shadows_sha256"):
@@ -247,6 +251,7 @@ class EvidenceModel:
             "thresholds": {f.name: getattr(self.thresholds, f.name) for f in fields(Thresholds)},
             "likeness": self.likeness.record(),
             "distinct": None if self.distinct is None else self.distinct.record(),
+            "computed_on": dict(self.computed_on),
         }
 
     @classmethod
@@ -652,6 +657,13 @@ def _decimal(micro: int) -> str:
     whole, rest = divmod(abs(micro), MICRO)
     text = f"{whole}.{rest:06d}".rstrip("0") if rest else str(whole)
     return f"-{text}" if micro < 0 else text
+
+
+def _check_texts(name: str, value: Any) -> None:
+    """Up to 16 texts of 1 to 200 characters, under names of such."""
+    good = type(value) is dict and len(value) <= 16
+    if not good or not all(type(t) is str and 1 <= len(t) <= 200 for pair in value.items() for t in pair):
+        raise FieldError(name, value, "at most 16 texts of 1 to 200 characters by names of such")
 
 
 def _check_digest(field: str, value: Any) -> None:

@@ -34,6 +34,7 @@ class ClientCalls:
 
     tasks = call(MarketSteps.tasks, "steps")
     task = call(MarketSteps.task, "steps")
+    selected = call(MarketSteps.selected, "steps")
     watch = each(MarketSteps.watch, "steps")
     submit_effort = call(MarketSteps.submit_effort, "steps")
     fetch_model = call(MarketSteps.fetch_model, "steps")

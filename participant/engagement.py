@@ -344,7 +344,7 @@ class Engagement:
     def _handle(self, event: market_pb2.Event) -> Steps[bool]:
         match event.WhichOneof("detail"):
             case "selected":
-                if self.participant_id not in event.selected.participants:
+                if not event.selected.chosen:
                     self.journal.set_note(self.task_id, "the learner selected other participants")
                     self.journal.set_progress(self.task_id, event.state, event.cursor)
                     return False

@@ -81,6 +81,7 @@ LEDGER = "/fedpeer.v1.Ledger/"
 LIST_TASKS = Method(MARKET + "ListTasks", M.ListTasksRequest, M.ListTasksResponse)
 GET_TASK = Method(MARKET + "GetTask", M.GetTaskRequest, M.Task)
 WATCH = Method(MARKET + "Watch", M.WatchRequest, M.Event)
+LIST_SELECTED = Method(MARKET + "ListSelected", M.ListSelectedRequest, M.ListSelectedResponse)
 SUBMIT_EFFORT = Method(MARKET + "SubmitEffort", M.Signed, M.Receipt)
 FETCH_MODEL = Method(MARKET + "FetchModel", M.FetchModelRequest, M.ModelFrame, parse_frame)
 GET_UPLOAD = Method(MARKET + "GetUpload", M.GetUploadRequest, M.UploadStatus)
@@ -139,6 +140,16 @@ class MarketSteps:
     def task(self, task_id: str) -> Steps[M.Task]:
         """How a task stands, and what the coordinator holds of the caller in it."""
         return self.call(GET_TASK, M.GetTaskRequest(task_id=task_id))
+
+    def selected(self, task_id: str) -> Steps[list[str]]:
+        """Who trains, in id order; SHA-256 of its canonical JSON is what the selection's event and entries name."""
+        found: list[str] = []
+        while True:
+            after = found[-1] if found else ""
+            page = yield from self.call(LIST_SELECTED, M.ListSelectedRequest(task_id=task_id, after=after))
+            found += page.participants
+            if not page.more:
+                return found
 
     def receipt(self, task_id: str, submission_id: str) -> Steps[M.Receipt]:
         """The receipt of a submission that the coordinator holds."""

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from mechanism.canonical import canonical_bytes
+from mechanism.canonical import canonical_bytes, canonical_digest
 from mechanism.evidence import EvidenceModel, Measurement, assess
 from mechanism.ledger import entries
 from mechanism.ledger.accounts import Post, Reserve, paid, payable, stake
@@ -209,6 +209,18 @@ def shadows_are_those_of_another_round_or_none() -> Cases:
             f"{text[:4]!r} of {len(text)}",
             told_otherwise(lambda r, t=text: r["model"].update(shadows_sha256=t)),
         )
+
+
+@forgery("computed_on")
+def what_computed_the_shadows_is_no_text() -> Cases:
+    for label, texts in (
+        ("a list", []),
+        ("a number", {"cpu": 1}),
+        ("nothing", {"cpu": ""}),
+        ("too long", {"cpu": "x" * 201}),
+        ("too many", {str(number): "x" for number in range(17)}),
+    ):
+        yield label, told_otherwise(lambda r, t=texts: r["model"].update(computed_on=t))
 
 
 @forgery("carries over", "carried is", "shadows is")
@@ -1092,6 +1104,10 @@ def a_claimant_is_left_unselected_or_a_stranger_selected() -> Cases:
     turned: Any = {**made.body, "participants": history.people[::-1]}
     history.log.write(Entry(made.id, made.kind, turned))
     yield "out of order", history.log.entries
+    history = claiming()
+    other = canonical_digest(history.people[1:]).hex()
+    history.log.write(Entry(made.id, made.kind, {**made.body, "participants_sha256": other}))
+    yield "under another digest", history.log.entries
     history = claiming()
     history.log.write(*entries.selection_entries("task", history.people))
     history.select()
@@ -2076,6 +2092,7 @@ def a_part_stands_alone_before_the_end() -> Cases:
         history = claiming()
         body: dict[str, Any] = {
             "task_id": "task", "part": part, "parts": parts, "participants": history.people,
+            "participants_sha256": canonical_digest(list(history.people)).hex(),
         }  # fmt: skip
         history.log.write(Entry(f"task/selection/{int(part)}", "selection", body))
         history.end(State.CANCELLED, "the learner withdrew")

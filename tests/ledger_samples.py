@@ -262,8 +262,9 @@ def evidence(agreed: Terms, round_: int, who: Sequence[str], refuted: str = "") 
     fitted = degree_map(agreed.reference)
     carried = SHADOWS if round_ > 1 else 0
     model_ = EvidenceModel(
-        round_, start, VALIDATION.hex(), shadows, SHADOWS, carried, fitted, quality_map(), LIMITS, LIKENESS
-    )
+        round_, start, VALIDATION.hex(), shadows, SHADOWS, carried, fitted, quality_map(), LIMITS, LIKENESS,
+        computed_on={"cpu": "x86_64 AVX2", "torch": "2.9.1"},
+    )  # fmt: skip
     measured = [
         Measurement(
             participant_id=name,

@@ -37,9 +37,12 @@ COORDINATOR = (
     ("acceptance", "aggregation", "clock", "derivation", "errors", "local_ports", "metrics",
      "quotas", "shared_frames", "spool", "states", "workload"),
     ("config", "control_socket", "scraping", "shadow_workers", "staging", "storage", "supervision", "upload_places"),
-    ("sending",),
+    ("bucket", "sending"),
     ("banking", "blobs", "console_process", "fetching", "folder", "identity", "learner_data", "live", "listening",
      "selection", "tracing"),
+    ("packing",),
+    ("remote_workers",),
+    ("worker_folders",),
     ("admission", "backup", "boundary", "certificates", "opening", "receiving", "scoring"),
     ("calibration", "dry_round", "transaction"),
     ("commits",),
@@ -49,7 +52,7 @@ COORDINATOR = (
     ("services",),
     ("server",),
     ("fronts",),
-    ("cli",),
+    ("cli", "worker_cli"),
 )  # fmt: skip
 FLOOR = {name: floor for floor, names in enumerate(FLOORS) for name in names}
 TOPS = {"mechanism", "coordinator", "participant", "fedpeer"}

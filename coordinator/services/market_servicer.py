@@ -20,6 +20,7 @@ from fedpeer.protocol.codec import decode_signed, encode_verdict
 from fedpeer.protocol.frames import Frame
 from fedpeer.protocol.limits import MAX_PAGE_BYTES
 from fedpeer.v1 import market_pb2, market_pb2_grpc
+from mechanism.canonical import canonical_digest
 from mechanism.lifecycle import State
 from mechanism.settlement import MICRO
 from mechanism.statements import ClaimStatement
@@ -39,8 +40,8 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
     def __init__(self, market: Market, metrics: Metrics) -> None:
         self._market = market
         self._metrics = metrics
-        #: Events that are the same for every watcher, serialised, by task and cursor.
-        self._encoded: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+        #: Events that are the same for many watchers, serialised, by task, cursor and whether one is selected.
+        self._encoded: OrderedDict[tuple[str, int, bool], bytes] = OrderedDict()
 
     async def ListTasks(
         self, request: market_pb2.ListTasksRequest, context: Any
@@ -63,6 +64,12 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
         live = self._market.task(request.task_id)
         async for received in self._market.watch(caller(), live, request.cursor):
             yield self._encoded_event(live.row.id, received)
+
+    async def ListSelected(
+        self, request: market_pb2.ListSelectedRequest, context: Any
+    ) -> market_pb2.ListSelectedResponse:
+        names, more = self._market.selected(self._market.task(request.task_id), request.after)
+        return market_pb2.ListSelectedResponse(participants=names, more=more)
 
     async def SubmitEffort(self, request: market_pb2.Signed, context: Any) -> market_pb2.Receipt:
         statement = decode_signed(ClaimStatement, request)
@@ -127,7 +134,7 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
         """The event, serialised once for all who receive the same."""
         if received.paid is not None:
             return _event(task_id, received)
-        key = task_id, received.event.cursor
+        key = task_id, received.event.cursor, received.chosen
         found = self._encoded.get(key)
         if found is None:
             found = self._encoded[key] = _event(task_id, received).SerializeToString()
@@ -170,7 +177,9 @@ def _event(task_id: str, received: ReceivedEvent) -> market_pb2.Event:
     detail = event.detail
     match event.state:
         case State.SELECTED:
-            message.selected.participants.extend(detail["selected"])
+            message.selected.count = len(detail["selected"])
+            message.selected.chosen = received.chosen
+            message.selected.participants_sha256 = canonical_digest(detail["selected"])
         case State.TRAINING:
             message.round_opened.model_sha256 = bytes.fromhex(detail["model_sha256"])
             message.round_opened.model_bytes = detail["model_bytes"]

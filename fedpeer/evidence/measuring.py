@@ -22,6 +22,7 @@ from fedpeer.evidence.planning import Plan, plan_shadows
 from fedpeer.evidence.regression import micro
 from fedpeer.evidence.screening import SCORES, Figures, Screens, fit_screens
 from fedpeer.evidence.sketch import Array
+from fedpeer.learning.arithmetic import arithmetic, one_blas_thread
 from fedpeer.learning.datasets import LabelledData
 from fedpeer.learning.models import ARCHITECTURES, Weights, weights_digest
 from fedpeer.learning.samples import Samples, of_labelled
@@ -241,6 +242,7 @@ class Ensemble:
             quality=self.screens.quality_map(),
             thresholds=self.screens.thresholds(),
             likeness=self.comparison.map(submissions),
+            computed_on=dict(arithmetic()),
         )
 
 
@@ -407,19 +409,22 @@ def observe_plans(
 ) -> list[Observation]:
     """Trains the shadows of `plans` and observes each on the samples of D_c that it has not seen.
 
+    The same wherever it is done, by one arithmetic (`fedpeer.learning.arithmetic`), however many cores are there.
+
     Args:
         past: lets some be participants that took part in the round before, too.
     """
-    seen = [
-        observer(weights, plan.rows)
-        for plan, weights in zip(plans, _trained(task, start, plans), strict=True)
-    ]
-    if past is None:
-        return seen
-    return [
-        replace(each, kept=_keeping(task, observer, start, plan, past)) if plan.keeps else each
-        for plan, each in zip(plans, seen, strict=True)
-    ]
+    with one_blas_thread():
+        seen = [
+            observer(weights, plan.rows)
+            for plan, weights in zip(plans, _trained(task, start, plans), strict=True)
+        ]
+        if past is None:
+            return seen
+        return [
+            replace(each, kept=_keeping(task, observer, start, plan, past)) if plan.keeps else each
+            for plan, each in zip(plans, seen, strict=True)
+        ]
 
 
 def _keeping(task: EvidenceTask, observer: Observer, start: Weights, plan: Plan, past: Past) -> Observation:

@@ -320,6 +320,13 @@ def issue_client_certificate(authority: Identity, name: str, now: datetime, life
     return Identity(key, _issued(authority, name, key.public_key(), now, lifetime, usage))
 
 
+def issue_worker_certificate(authority: Identity, name: str, now: datetime, lifetime: timedelta) -> Identity:
+    """A key and its certificate for a process that both calls others of its kind and is called by them."""
+    key = new_key()
+    usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
+    return Identity(key, _issued(authority, name, key.public_key(), now, lifetime, usage))
+
+
 def _issued(
     authority: Identity,
     name: str,

@@ -272,6 +272,8 @@ METHODS: dict[str, MethodLimits] = {
     "/fedpeer.v1.Market/GetTask": MethodLimits(_NAMES),
     # One a task and participant; open until the task ends.
     "/fedpeer.v1.Market/Watch": MethodLimits(_NAMES, seconds=None),
+    # A page of names from memory; few look.
+    "/fedpeer.v1.Market/ListSelected": MethodLimits(_NAMES, seconds=30, per_caller=8, at_once=64),
     # A statement and its signature.
     "/fedpeer.v1.Market/SubmitEffort": MethodLimits(MAX_STATEMENT_BYTES + _NAMES),
     # Ends with its model: a gibibyte over the slowest link takes nine hours. Its frames are those that it asks for.

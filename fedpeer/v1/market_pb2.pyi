@@ -112,10 +112,30 @@ class Event(_message.Message):
     def __init__(self, cursor: _Optional[int] = ..., task_id: _Optional[str] = ..., state: _Optional[_Union[TaskState, str]] = ..., round: _Optional[int] = ..., deadline: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., selected: _Optional[_Union[Selected, _Mapping]] = ..., round_opened: _Optional[_Union[RoundOpened, _Mapping]] = ..., round_settled: _Optional[_Union[RoundSettled, _Mapping]] = ..., cancelled: _Optional[_Union[Cancelled, _Mapping]] = ...) -> None: ...
 
 class Selected(_message.Message):
-    __slots__ = ("participants",)
+    __slots__ = ("count", "chosen", "participants_sha256")
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    CHOSEN_FIELD_NUMBER: _ClassVar[int]
+    PARTICIPANTS_SHA256_FIELD_NUMBER: _ClassVar[int]
+    count: int
+    chosen: bool
+    participants_sha256: bytes
+    def __init__(self, count: _Optional[int] = ..., chosen: bool = ..., participants_sha256: _Optional[bytes] = ...) -> None: ...
+
+class ListSelectedRequest(_message.Message):
+    __slots__ = ("task_id", "after")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    after: str
+    def __init__(self, task_id: _Optional[str] = ..., after: _Optional[str] = ...) -> None: ...
+
+class ListSelectedResponse(_message.Message):
+    __slots__ = ("participants", "more")
     PARTICIPANTS_FIELD_NUMBER: _ClassVar[int]
+    MORE_FIELD_NUMBER: _ClassVar[int]
     participants: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, participants: _Optional[_Iterable[str]] = ...) -> None: ...
+    more: bool
+    def __init__(self, participants: _Optional[_Iterable[str]] = ..., more: bool = ...) -> None: ...
 
 class RoundOpened(_message.Message):
     __slots__ = ("model_sha256", "model_bytes")

@@ -50,6 +50,11 @@ class MarketStub(object):
                 request_serializer=fedpeer_dot_v1_dot_market__pb2.WatchRequest.SerializeToString,
                 response_deserializer=fedpeer_dot_v1_dot_market__pb2.Event.FromString,
                 _registered_method=True)
+        self.ListSelected = channel.unary_unary(
+                '/fedpeer.v1.Market/ListSelected',
+                request_serializer=fedpeer_dot_v1_dot_market__pb2.ListSelectedRequest.SerializeToString,
+                response_deserializer=fedpeer_dot_v1_dot_market__pb2.ListSelectedResponse.FromString,
+                _registered_method=True)
         self.SubmitEffort = channel.unary_unary(
                 '/fedpeer.v1.Market/SubmitEffort',
                 request_serializer=fedpeer_dot_v1_dot_market__pb2.Signed.SerializeToString,
@@ -110,6 +115,13 @@ class MarketServicer(object):
 
     def Watch(self, request, context):
         """Events of a task from a cursor on; stays open until the task has ended.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListSelected(self, request, context):
+        """Who trains, in pages; for who wants to look.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -188,6 +200,11 @@ def add_MarketServicer_to_server(servicer, server):
                     servicer.Watch,
                     request_deserializer=fedpeer_dot_v1_dot_market__pb2.WatchRequest.FromString,
                     response_serializer=fedpeer_dot_v1_dot_market__pb2.Event.SerializeToString,
+            ),
+            'ListSelected': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListSelected,
+                    request_deserializer=fedpeer_dot_v1_dot_market__pb2.ListSelectedRequest.FromString,
+                    response_serializer=fedpeer_dot_v1_dot_market__pb2.ListSelectedResponse.SerializeToString,
             ),
             'SubmitEffort': grpc.unary_unary_rpc_method_handler(
                     servicer.SubmitEffort,
@@ -312,6 +329,33 @@ class Market(object):
             '/fedpeer.v1.Market/Watch',
             fedpeer_dot_v1_dot_market__pb2.WatchRequest.SerializeToString,
             fedpeer_dot_v1_dot_market__pb2.Event.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListSelected(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fedpeer.v1.Market/ListSelected',
+            fedpeer_dot_v1_dot_market__pb2.ListSelectedRequest.SerializeToString,
+            fedpeer_dot_v1_dot_market__pb2.ListSelectedResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -37,6 +37,12 @@ class MarketStub:
     ]
     """Events of a task from a cursor on; stays open until the task has ended."""
 
+    ListSelected: grpc.UnaryUnaryMultiCallable[
+        fedpeer.v1.market_pb2.ListSelectedRequest,
+        fedpeer.v1.market_pb2.ListSelectedResponse,
+    ]
+    """Who trains, in pages; for who wants to look."""
+
     SubmitEffort: grpc.UnaryUnaryMultiCallable[
         fedpeer.v1.market_pb2.Signed,
         fedpeer.v1.market_pb2.Receipt,
@@ -104,6 +110,12 @@ class MarketAsyncStub:
         fedpeer.v1.market_pb2.Event,
     ]
     """Events of a task from a cursor on; stays open until the task has ended."""
+
+    ListSelected: grpc.aio.UnaryUnaryMultiCallable[
+        fedpeer.v1.market_pb2.ListSelectedRequest,
+        fedpeer.v1.market_pb2.ListSelectedResponse,
+    ]
+    """Who trains, in pages; for who wants to look."""
 
     SubmitEffort: grpc.aio.UnaryUnaryMultiCallable[
         fedpeer.v1.market_pb2.Signed,
@@ -178,6 +190,14 @@ class MarketServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[fedpeer.v1.market_pb2.Event], collections.abc.AsyncIterator[fedpeer.v1.market_pb2.Event]]:
         """Events of a task from a cursor on; stays open until the task has ended."""
+
+    @abc.abstractmethod
+    def ListSelected(
+        self,
+        request: fedpeer.v1.market_pb2.ListSelectedRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[fedpeer.v1.market_pb2.ListSelectedResponse, collections.abc.Awaitable[fedpeer.v1.market_pb2.ListSelectedResponse]]:
+        """Who trains, in pages; for who wants to look."""
 
     @abc.abstractmethod
     def SubmitEffort(

@@ -35,7 +35,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from mechanism.canonical import Json, canonical_bytes
+from mechanism.canonical import Json, canonical_bytes, canonical_digest
 from mechanism.degree import rational
 from mechanism.errors import FieldError
 from mechanism.ledger.accounts import (
@@ -187,10 +187,10 @@ def claim(statement: ClaimStatement, signature: bytes, keys: bytes = NO_KEYS) ->
 
 
 def selection_entries(task_id: str, participants: Iterable[str]) -> list[Entry]:
-    """Those selected to train, in id order."""
-    return _listed(
-        f"{task_id}/selection", "selection", {"task_id": task_id}, "participants", sorted(participants)
-    )
+    """Those selected to train, in id order; every part has the digest of the whole list."""
+    chosen: list[Json] = [*sorted(participants)]
+    place: dict[str, Json] = {"task_id": task_id, "participants_sha256": canonical_digest(chosen).hex()}
+    return _listed(f"{task_id}/selection", "selection", place, "participants", chosen)
 
 
 def transition(task_id: str, round_: int, state: str, at: str, reason: str = "") -> Entry:

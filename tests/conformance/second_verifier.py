@@ -421,7 +421,7 @@ class Entry:
 KEYS = {
     "terms": "task_id part parts sha256 data",
     "transition": "task_id round state at reason",
-    "selection": "task_id part parts participants",
+    "selection": "task_id part parts participants participants_sha256",
     "closing": "task_id round at part parts absent",
     "enrolment": "participant_id public_key",
     "revocation": "participant_id fingerprint reason",
@@ -883,9 +883,15 @@ class Evidence:
         evidence = shaped(record, "model measurements", "evidence")
         keys = (
             "arithmetic round start_sha256 validation_sha256 shadows_sha256 shadows carried degree quality thresholds "
-            "likeness distinct"
+            "likeness distinct computed_on"
         )
         self.model = shaped(evidence["model"], keys, "evidence.model")
+        texts = self.model["computed_on"]
+        require(type(texts) is dict and len(texts) <= 16, "computed_on has more than 16 texts")
+        for text in (text for pair in texts.items() for text in pair):
+            require(
+                type(text) is str and 1 <= len(text) <= 200, "computed_on has no text of 1 to 200 characters"
+            )
         require(
             self.model["arithmetic"] == "strata-and-screens/half-even-micro-v5",
             "another arithmetic of evidence",
@@ -1718,7 +1724,13 @@ class Replay:
                 encoded(
                     f"{task.id}/selection/{number}",
                     "selection",
-                    {"task_id": task.id, "part": number, "parts": len(runs(chosen)), "participants": run},
+                    {
+                        "task_id": task.id,
+                        "participants_sha256": sha256(canonical(chosen)).hex(),
+                        "part": number,
+                        "parts": len(runs(chosen)),
+                        "participants": run,
+                    },
                 )
                 for number, run in enumerate(runs(chosen), 1)
             ]

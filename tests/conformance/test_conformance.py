@@ -512,6 +512,7 @@ def drawn_evidence(chance: random.Random) -> dict[str, Any]:
         "model": {
             "arithmetic": ARITHMETIC, "round": 1, "start_sha256": "02" * 32, "validation_sha256": "03" * 32,
             "shadows_sha256": "04" * 32, "shadows": 12, "carried": 0, "thresholds": limits,
+            "computed_on": {"cpu": "x86_64"},
             "likeness": {
                 "apart": some(chance.randint(2, 5), MICRO // 2), "same": some(chance.randint(2, 5), MICRO),
                 "link": chance.randint(1, MICRO // 2),

@@ -34,7 +34,9 @@ def test_every_key_of_the_configuration_is_named_and_exists() -> None:
             exist.add(name)
     section = PAGE.split("### coordinator.toml")[1].split("###")[0]
     named = set(
-        re.findall(r"`((?:server|storage|tracing|mail|oidc|payouts)\.[a-z_]+|name|notices)`", section)
+        re.findall(
+            r"`((?:server|storage|s3|workers|tracing|mail|oidc|payouts)\.[a-z_]+|name|notices)`", section
+        )
     )
     assert named == exist
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coordinator.shadow_workers import ShadowWorkers, workers_for
+from coordinator.shadow_workers import LocalWorkers, ShadowWorkers
 from fedpeer.learning.samples import Samples
 from mechanism.terms import Recipe
 
@@ -71,6 +71,6 @@ def images(side: int) -> Samples:
 
 
 def test_small_rounds_are_trained_in_place_and_large_ones_by_workers() -> None:
-    assert workers_for(DIGITS, images(8), 125) is None
+    assert LocalWorkers().for_shadows(DIGITS, images(8), 125) is None
     if len(os.sched_getaffinity(0)) > 1:
-        assert isinstance(workers_for(FASHION, images(28), 125), ShadowWorkers)
+        assert isinstance(LocalWorkers().for_shadows(FASHION, images(28), 125), ShadowWorkers)

@@ -22,6 +22,7 @@ from fedpeer.protocol.errors import Code, refusal_of
 from fedpeer.protocol.limits import MIN_FRAME_BYTES
 from fedpeer.protocol.model_file import encode_model
 from fedpeer.v1 import enrolment_pb2, enrolment_pb2_grpc, market_pb2
+from mechanism.canonical import canonical_digest
 from mechanism.ledger.entry import Entry
 from mechanism.statements import sign_statement
 from tests.backends import DURABLE, scratch_url
@@ -282,7 +283,12 @@ async def test_who_was_revoked_before_the_selection_is_not_selected(tmp_path: Pa
         for client in members[:3]:
             await client.claim()
         selected = await members[0].until("SELECTED")
-        assert list(selected.selected.participants) == list(NAMES)
+        assert (selected.selected.count, selected.selected.chosen) == (3, True)
+        assert selected.selected.participants_sha256 == canonical_digest(list(NAMES))
+        page = await members[0].market.ListSelected(market_pb2.ListSelectedRequest(task_id="task"))
+        assert (list(page.participants), page.more) == (list(NAMES), False)
+        rest = market_pb2.ListSelectedRequest(task_id="task", after="ben")
+        assert list((await members[0].market.ListSelected(rest)).participants) == ["cho"]
         await close(members)
 
 

@@ -584,6 +584,12 @@ def test_coefficients_that_do_not_fit_one_another_are_refused() -> None:
         lambda r: r.update(shadows=0),
         lambda r: r.update(shadows=True),
         lambda r: r.update(carried=-1),
+        lambda r: r.pop("computed_on"),
+        lambda r: r.update(computed_on={"cpu": 1}),
+        lambda r: r.update(computed_on={"cpu": ""}),
+        lambda r: r.update(computed_on={"": "x"}),
+        lambda r: r.update(computed_on={"cpu": "x" * 201}),
+        lambda r: r.update(computed_on={str(n): "x" for n in range(17)}),
         lambda r: r.pop("carried"),
     ],
 )

@@ -1,0 +1,272 @@
+"""An object store that speaks S3, through obstore: whole files in and out of one bucket, each under a name of its own.
+
+A name stands for one content, so that what is put again is the same. That makes every fault a question of whether the
+object is there:
+
+    put   asks first. A file of one part is created only where nothing is (If-None-Match), so that two who send it at
+          once leave one; a larger one goes in parts. Parts travel with their SHA-256, which a server that knows it
+          checks; what the server says of the object then (ETag: the MD5 of a plain object, or of its parts') is held
+          against the file. Where a server says neither, the object is read back.
+    lost  an answer that is lost, a 503, a reset: tried again, and the first question finds what has arrived.
+
+A server that ignores If-None-Match replaces an object by its equal. Parts of an upload that a killed process left lie
+under no name; a bucket's rule for incomplete uploads deletes them.
+"""
+
+import configparser
+import hashlib
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from coordinator.config import S3Section
+from coordinator.errors import BucketError, ConfigError
+from fedpeer.extras import missing
+
+if TYPE_CHECKING:
+    pass
+
+Result = TypeVar("Result")
+
+#: Bytes of a part; a file of one part is put by one request.
+PART_BYTES = 16 << 20
+
+#: Parts on their way at once.
+_CONCURRENCY = 4
+
+#: What obstore tries again by itself, within one attempt: 503, a refused connection.
+_RETRIES = {
+    "max_retries": 6,
+    "retry_timeout": timedelta(seconds=30),
+    "backoff": {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=5), "base": 2},
+}
+
+#: Attempts in all. Each begins by asking what is there.
+_ATTEMPTS = 4
+
+#: Seconds that one part may take; ten minutes a gigabyte would.
+_PART_SECONDS = 120
+
+#: Characters of what a store says, in an error.
+_SAID = 200
+
+
+@dataclass(frozen=True)
+class Stored:
+    """An object.
+
+    Attributes:
+        at: when it was last written, seconds since the epoch, by the store's clock.
+        etag: what the store says of its content.
+    """
+
+    name: str
+    size: int
+    at: float
+    etag: str
+
+
+class Bucket:
+    """Objects of one bucket, below the prefix of its section.
+
+    Args:
+        folder: from which a relative path of credentials is taken.
+
+    Raises:
+        ConfigError: obstore is not there, or the file of credentials cannot be used.
+    """
+
+    def __init__(self, section: S3Section, folder: Path) -> None:
+        try:
+            import obstore
+            from obstore import exceptions
+            from obstore.store import S3Store
+        except ImportError as error:
+            raise ConfigError(f"[s3] cannot be used: {missing(error) or error}") from None
+        self._obstore, self._errors = obstore, exceptions
+        self.display = f"s3://{section.bucket}/{section.prefix}".rstrip("/")
+        options: dict[str, Any] = {"checksum_algorithm": "SHA256"}
+        if section.credentials:
+            options |= read_credentials(folder / section.credentials)
+        if section.endpoint:
+            # Bucket names as host names need a name service that knows them, which few stores at home have.
+            options |= {"endpoint": section.endpoint, "virtual_hosted_style_request": False}
+        self._store: S3Store = S3Store(
+            section.bucket,
+            prefix=section.prefix or None,
+            region=section.region,
+            client_options={
+                "allow_http": section.endpoint.startswith("http://"),
+                "timeout": timedelta(seconds=_PART_SECONDS),
+                "connect_timeout": timedelta(seconds=10),
+                "user_agent": "fedpeer",
+            },
+            retry_config=_RETRIES,  # type: ignore[arg-type]  # a typed dict of obstore's
+            **options,
+        )
+
+    def find(self, name: str) -> Stored | None:
+        """The object of a name; None where there is none. Raises BucketError."""
+        return self._persistently(lambda: self._find(name))
+
+    def put(self, name: str, path: Path, after: float) -> None:
+        """Has the store hold the content of `path` under `name`, written after `after`, and the store say so.
+
+        Args:
+            after: seconds since the epoch; an older object is written again, which makes it young.
+
+        Raises:
+            BucketError: it could not be had to.
+            OSError: the file cannot be read.
+        """
+        size, digests = path.stat().st_size, _etags(path)
+
+        def attempt() -> None:
+            found = self._find(name)
+            if found is None or found.at <= after or not self._is(found, size, digests, path):
+                self._write(name, path, size, create=found is None)
+                found = self._find(name)
+            if found is None or not self._is(found, size, digests, path):
+                raise BucketError(f"{self.display} does not hold what was put there under {name}")
+
+        self._persistently(attempt)
+
+    def get(self, name: str, target: Path) -> bytes:
+        """Writes the object to `target`; returns its SHA-256.
+
+        Raises:
+            FileNotFoundError: there is none.
+            BucketError: it cannot be had.
+            OSError: the file cannot be written.
+        """
+
+        def attempt() -> bytes:
+            digest = hashlib.sha256()
+            with target.open("wb") as file:
+                for piece in self._obstore.get(self._store, name).stream(min_chunk_size=1 << 20):
+                    digest.update(piece)
+                    file.write(piece)
+            return digest.digest()
+
+        return self._persistently(attempt)
+
+    def names(self) -> Iterator[Stored]:
+        """All objects. Raises BucketError."""
+        try:
+            for objects in self._obstore.list(self._store):
+                yield from (_stored(each) for each in objects)
+        except self._errors.BaseError as error:
+            raise self._translated(error) from None
+
+    def delete(self, name: str) -> None:
+        """Deletes an object, which may be gone already. Raises BucketError."""
+
+        def attempt() -> None:
+            with suppress(FileNotFoundError):
+                self._obstore.delete(self._store, name)
+
+        self._persistently(attempt)
+
+    def _find(self, name: str) -> Stored | None:
+        try:
+            return _stored(self._obstore.head(self._store, name))
+        except FileNotFoundError:
+            return None
+
+    def _write(self, name: str, path: Path, size: int, *, create: bool) -> None:
+        """One request for a file of one part, parts for a larger one, which replaces what is there."""
+        if size > PART_BYTES:
+            parts: Any = {"chunk_size": PART_BYTES, "max_concurrency": _CONCURRENCY}
+            try:
+                self._obstore.put(self._store, name, path, use_multipart=True, **parts)
+            except FileNotFoundError as error:  # not the file: an upload that was completed, its answer lost
+                raise self._translated(error) from None
+            return
+        try:
+            mode: Any = "create" if create else "overwrite"
+            self._obstore.put(self._store, name, path, use_multipart=False, mode=mode)
+        except (self._errors.AlreadyExistsError, self._errors.PreconditionError):
+            pass  # somebody else's, or our own of which the answer was lost: what it is, is looked at
+
+    def _is(self, found: Stored, size: int, digests: frozenset[str], path: Path) -> bool:
+        """Whether an object is the file: by what the store says of it, else by reading it."""
+        if found.size != size:
+            return False
+        if found.etag in digests:
+            return True
+        there = hashlib.sha256()
+        for piece in self._obstore.get(self._store, found.name).stream(min_chunk_size=1 << 20):
+            there.update(piece)
+        with path.open("rb") as file:
+            return there.digest() == hashlib.file_digest(file, "sha256").digest()
+
+    def _persistently(self, attempt: Callable[[], Result]) -> Result:
+        for left in reversed(range(_ATTEMPTS)):
+            try:
+                return attempt()
+            except (self._errors.PermissionDeniedError, self._errors.UnauthenticatedError) as error:
+                raise self._translated(error) from None  # which no further attempt changes
+            except FileNotFoundError:
+                raise
+            except (self._errors.BaseError, BucketError, OSError) as error:
+                if not left:
+                    raise self._translated(error) from None
+        raise AssertionError("unreachable")
+
+    def _translated(self, error: Exception) -> Exception:
+        """An error of obstore's in one sentence, without what it adds for debugging."""
+        if isinstance(error, BucketError) or (isinstance(error, OSError) and error.errno is not None):
+            return error  # our own, or the disk's
+        said = str(error).partition("Debug source")[0].split("<?xml")[0]
+        return BucketError(
+            f"{self.display} cannot be used just now: {' '.join(said.split())[:_SAID]}; check [s3] and the store"
+        )
+
+
+def read_credentials(path: Path) -> dict[str, str]:
+    """The keys of a file of the form that AWS's own programs read.
+
+        [default]
+        aws_access_key_id = ...
+        aws_secret_access_key = ...
+        aws_session_token = ...      # where there is one
+
+    Raises:
+        ConfigError: the file cannot be read, can be read by everybody, or lacks a key; no secret is repeated.
+    """
+    try:
+        if path.stat().st_mode & (stat.S_IROTH | stat.S_IWOTH):
+            raise ConfigError(f"{path} can be read by everybody on this machine; run: chmod o= {path}")
+        parser = configparser.ConfigParser(interpolation=None)
+        parser.read_string(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"s3.credentials: {path} cannot be read: {error.strerror}") from None
+    except (configparser.Error, UnicodeDecodeError):
+        raise ConfigError(f"s3.credentials: {path} is not in the form of AWS's credentials files") from None
+    section = parser["default"] if parser.has_section("default") else {}
+    names = ("access_key_id", "secret_access_key", "session_token")
+    found = {name: section[f"aws_{name}"] for name in names if f"aws_{name}" in section}
+    if lacking := [name for name in names[:2] if not found.get(name)]:
+        raise ConfigError(f"s3.credentials: {path} has no aws_{lacking[0]} in its section [default]")
+    return found
+
+
+def _stored(found: Any) -> Stored:
+    return Stored(
+        found["path"], found["size"], found["last_modified"].timestamp(), (found["e_tag"] or "").strip('"')
+    )
+
+
+def _etags(path: Path) -> frozenset[str]:
+    """What a store may say of a plain object of this content: put at once, or in parts of `PART_BYTES`."""
+    whole, parts = hashlib.md5(usedforsecurity=False), []
+    with path.open("rb") as file:
+        while piece := file.read(PART_BYTES):
+            whole.update(piece)
+            parts.append(hashlib.md5(piece, usedforsecurity=False).digest())
+    in_parts = hashlib.md5(b"".join(parts), usedforsecurity=False).hexdigest()
+    return frozenset({whole.hexdigest(), f"{in_parts}-{len(parts)}"})

@@ -1,0 +1,182 @@
+"""What deploy/ says is what its readers take: Kubernetes' schemas, systemd, a shell, our configuration.
+
+No engine is needed. Where helm, kubectl or systemd-analyze is not there, what only it can say is skipped.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from compose_spec import PyCompose
+
+from coordinator.config import WORKER_FILE, WorkerConfig, read_config
+from coordinator.folder import StateFolder
+from coordinator.metrics import Metrics
+
+ROOT = Path(__file__).resolve().parents[2]
+DEPLOY = ROOT / "deploy"
+
+#: A minor version of Kubernetes whose schemas the manifests must fit.
+KUBERNETES = "1.33"
+
+URL = "postgresql+psycopg://fedpeer@postgresql/fedpeer"
+
+
+def documents(text: str) -> list[Any]:
+    return [each for each in yaml.safe_load_all(text) if each]
+
+
+def tool(name: str) -> str:
+    found = shutil.which(name)
+    if found is None:
+        pytest.skip(f"{name} is not installed")
+    return found
+
+
+def said(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def checked(manifests: list[Any]) -> None:
+    """Each fits its schema, and no container of ours can more than it must."""
+    for each in manifests:
+        kubernetes_validate.validate(each, KUBERNETES, strict=True)
+        pod = each.get("spec", {}).get("template", {}).get("spec")
+        if pod is None:
+            continue
+        assert pod["securityContext"]["runAsNonRoot"]
+        assert pod["automountServiceAccountToken"] is False
+        for container in [*pod["containers"], *pod.get("initContainers", ())]:
+            locked = container["securityContext"]
+            assert locked["capabilities"] == {"drop": ["ALL"]}
+            assert not locked["allowPrivilegeEscalation"]
+            assert container["resources"]["requests"]
+            assert "memory" in container["resources"]["limits"]
+        if each["metadata"]["name"] != "worker":  # which serves nothing
+            assert all("readinessProbe" in container for container in pod["containers"])
+
+
+def test_the_manifests_fit_kubernetes_and_its_adapter_finds_our_metric() -> None:
+    base = documents((DEPLOY / "kustomize/base/fedpeer.yaml").read_text())
+    checked(base)
+    for path in ("postgresql.yaml", "object-store.yaml"):
+        checked(documents((DEPLOY / "kustomize/all-in-one" / path).read_text()))
+    kinds = {each["kind"] for each in base}
+    assert kinds >= {"NetworkPolicy", "PodDisruptionBudget", "HorizontalPodAutoscaler", "StatefulSet"}
+    [scaler] = [each for each in base if each["kind"] == "HorizontalPodAutoscaler"]
+    [metric] = scaler["spec"]["metrics"]
+    exist = {family.name for family in Metrics().registry.collect()}
+    assert metric["external"]["metric"]["name"] in exist
+    # Workers, which may run somebody's own code, have no word of the database.
+    [workers] = [
+        each for each in base if (each["kind"], each["metadata"]["name"]) == ("Deployment", "worker")
+    ]
+    assert "PGPASSWORD" not in str(workers)
+    assert "envFrom" not in str(workers)
+
+
+def test_kustomize_base_is_what_the_chart_renders() -> None:
+    rendered = said(tool("helm"), "template", "fedpeer", str(DEPLOY / "helm/fedpeer"))
+    base = (DEPLOY / "kustomize/base/fedpeer.yaml").read_text()
+    assert documents(rendered) == documents(base), "make manifests"
+    said(tool("helm"), "lint", "--strict", str(DEPLOY / "helm/fedpeer"))
+    other = (
+        "--set",
+        "console.enabled=false",
+        "--set",
+        "hosts={a.example,b.example}",
+        "--set",
+        "storageClass=fast",
+    )
+    checked(documents(said(tool("helm"), "template", "fedpeer", str(DEPLOY / "helm/fedpeer"), *other)))
+
+
+def test_kustomize_puts_a_whole_market_together() -> None:
+    found = documents(said(tool("kubectl"), "kustomize", str(DEPLOY / "kustomize/all-in-one")))
+    checked(found)
+    assert {each["metadata"]["namespace"] for each in found} == {"fedpeer"}
+    names = {(each["kind"], each["metadata"]["name"]) for each in found}
+    assert names > {("StatefulSet", name) for name in ("coordinator", "postgresql", "object-store")}
+    assert ("HorizontalPodAutoscaler", "worker") not in names
+
+
+def run_script(script: str, state: Path, tmp_path: Path) -> None:
+    """Runs a script that a container would, with `fedpeer` as this Python has it."""
+    programs = tmp_path / "bin"
+    programs.mkdir(exist_ok=True)
+    (programs / "fedpeer").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m fedpeer "$@"\n')
+    (programs / "fedpeer").chmod(0o755)
+    environment = {
+        **os.environ,
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "PYTHONPATH": str(ROOT),
+        "FEDPEER_STATE": str(state),
+    }
+    subprocess.run(["sh", "-eu", "-c", script], env=environment, check=True, capture_output=True, text=True)
+
+
+def market_of(state: Path, tmp_path: Path) -> None:
+    config = StateFolder(state).config()
+    assert config.s3.bucket == "fedpeer"
+    assert config.s3.endpoint == "http://object-store:9000"
+    assert config.workers.executor == "dask://scheduler:8786"
+    assert config.server.metrics == "0.0.0.0:9464"
+
+
+def test_the_chart_makes_a_state_folder_once(tmp_path: Path) -> None:
+    base = documents((DEPLOY / "kustomize/base/fedpeer.yaml").read_text())
+    [files] = [each["data"] for each in base if each["kind"] == "ConfigMap"]
+    (tmp_path / "sections.toml").write_text(files["sections.toml"])
+    script = files["init.sh"].replace("/etc/fedpeer", str(tmp_path)).replace(URL, "sqlite:///coordinator.db")
+    state = tmp_path / "state"
+    run_script(script, state, tmp_path)
+    market_of(state, tmp_path)
+    before = (state / "coordinator.toml").read_text()
+    run_script(script, state, tmp_path)
+    assert (state / "coordinator.toml").read_text() == before
+
+
+def test_compose_makes_the_folders_of_a_market_and_its_workers(tmp_path: Path) -> None:
+    compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
+    whole = yaml.safe_dump({key: value for key, value in compose.items() if not key.startswith("x-")})
+    PyCompose.from_yaml(whole).validate()  # which knows no merge keys
+    services = compose["services"]
+    for name in ("init", "coordinator", "scheduler", "worker"):
+        assert services[name]["read_only"]
+        assert services[name]["cap_drop"] == ["ALL"]
+    assert services["scheduler"]["env_file"] == [], "who only passes work on holds no secret"
+    mounted = {volume.split(":")[0] for each in services.values() for volume in each.get("volumes", ())}
+    assert {name for name in mounted if not name.startswith(".")} == compose["volumes"].keys()
+    [script] = services["init"]["command"]
+    script = (
+        script.replace("$$", "$")
+        .replace("/etc/fedpeer", str(DEPLOY))
+        .replace("/var/lib/fedpeer-worker", str(tmp_path / "worker"))
+        .replace(URL, "sqlite:///coordinator.db")
+    )
+    state = tmp_path / "state"
+    for _ in range(2):
+        run_script(script, state, tmp_path)
+    market_of(state, tmp_path)
+    made = read_config(tmp_path / "worker" / "folder" / WORKER_FILE, WorkerConfig)
+    assert made.scheduler == "dask://scheduler:8786"
+    assert made.s3.bucket == "fedpeer"
+
+
+@pytest.mark.parametrize("unit", ["fedpeer-coordinator.service", "fedpeer-worker.service"])
+def test_systemd_takes_the_units(unit: str, tmp_path: Path) -> None:
+    text = (DEPLOY / "systemd" / unit).read_text()
+    assert "/opt/fedpeer/bin/fedpeer" in text
+    (tmp_path / unit).write_text(text.replace("/opt/fedpeer/bin/fedpeer", "/bin/true"))
+    done = subprocess.run(
+        [tool("systemd-analyze"), "verify", "--man=no", str(tmp_path / unit)], capture_output=True, text=True
+    )
+    complaints = [line for line in done.stderr.splitlines() if unit in line]
+    assert complaints == []
+    assert done.returncode == 0, done.stderr
