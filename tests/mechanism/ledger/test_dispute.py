@@ -20,7 +20,7 @@ from mechanism.peers import Meetings, draw_head
 from mechanism.settlement import MICRO, Assessment, peer_payment
 from mechanism.statements import ClaimStatement, commit_counts, sign_statement
 from tests import ledger_samples as samples
-from tests.memory_source import KEY, MemorySource
+from tests.memory_source import KEY, MemorySource, audited
 
 PEOPLE = samples.names(4)
 PLAIN = samples.terms(rounds=2)
@@ -122,7 +122,7 @@ def whole(*disputed: str, late: bool = False) -> list[Entry]:
 
 
 def verify(ledger: list[Entry | bytes]) -> Report:
-    return verify_ledger(MemorySource(ledger), KEY.verification_key)
+    return audited(MemorySource(ledger))
 
 
 def refused(ledger: list[Entry | bytes], words: str) -> None:

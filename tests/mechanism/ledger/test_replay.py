@@ -19,7 +19,7 @@ from mechanism.peers import draw_share, round_seed
 from mechanism.statements import ModelStatement, sign_statement
 from tests import ledger_samples as samples
 from tests.ledger_histories import Shape, played
-from tests.memory_source import KEY, MemorySource, head
+from tests.memory_source import KEY, MemorySource, audited, head
 
 PEOPLE = samples.names(4)
 TERMS = samples.terms(rounds=2)
@@ -27,7 +27,7 @@ LEDGER = [entry for step in samples.transactions(TERMS, PEOPLE, {2: "p001"}) for
 
 
 def verify(ledger: list[Entry | bytes], known: str | None = None) -> Report:
-    return verify_ledger(MemorySource(ledger), KEY.verification_key, known)
+    return audited(MemorySource(ledger), known)
 
 
 def refused(ledger: list[Entry | bytes], *words: str) -> Report:
