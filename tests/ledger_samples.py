@@ -382,14 +382,21 @@ def judging(
     ]
 
 
-def judgement(agreed: Terms, round_: int, judged: Sequence[Assessment], record: Json) -> list[Entry]:
+def judgement(
+    agreed: Terms,
+    round_: int,
+    judged: Sequence[Assessment],
+    record: Json,
+    others: Mapping[str, Json] | None = None,
+) -> list[Entry]:
     """The commitment to a round's evidence where there is any, and the verdicts.
 
     Args:
         record: `{"model", "measurements"}`, or None.
+        others: measurements by name that take the place of these.
     """
     known: Any = record or {"measurements": []}
-    measured = {item["participant_id"]: item for item in known["measurements"]}
+    measured = {item["participant_id"]: item for item in known["measurements"]} | dict(others or {})
     made = []
     if record is not None:
         salted = salt(entries.evidence_id(agreed.task_id, round_))

@@ -7,8 +7,8 @@ from mechanism.dispute import check_opening, disputes_possible, review
 from mechanism.ledger import entries as events
 from mechanism.ledger.accounts import stake
 from mechanism.ledger.entry import Entry
-from mechanism.ledger.replay.forms import check_counts
 from mechanism.ledger.replay.comparing import Wrong, same
+from mechanism.ledger.replay.forms import check_counts
 from mechanism.ledger.replay.keys import check_standing
 from mechanism.ledger.replay.world import Awarding, Disputable, Task, World
 from mechanism.lifecycle import State

@@ -2,10 +2,9 @@
 
 import pytest
 
-from mechanism.ledger.verify import verify_ledger
 from tests.ledger_forgeries import FORGERIES, Forgery, cases_of, digest_of
 from tests.ledger_histories import SHAPES, played
-from tests.memory_source import KEY, MemorySource, audited
+from tests.memory_source import MemorySource, audited
 
 
 @pytest.mark.parametrize("forged", FORGERIES, ids=lambda one: one.name)
