@@ -29,6 +29,7 @@ from mechanism.ledger import entries
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.key_history import NO_KEYS, keys_after
 from mechanism.ledger.merkle import leaf_hash, node_hash, tree_root
+from mechanism.ledger.openings import Openings
 from mechanism.ledger.note import Checkpoint, SigningKey, sign_checkpoint
 from mechanism.ledger.tiles import bundle_path, pack_bundle, tile_path
 from mechanism.payment import Log as Payment
@@ -130,6 +131,14 @@ class Example:
         return Draw(
             round_seed(samples.SECRET, 2, number), {name: self.task.share(name, number) for name in sent}
         )
+
+    def openings(self) -> Openings:
+        """All that the entries commit to."""
+        return Openings(None, samples.openings_of(self.entries))
+
+    def opening(self, id_: str) -> str:
+        """What an entry commits to, in canonical form."""
+        return canonical_bytes(self.openings().by_id[id_]).decode()
 
     def find(self, id_: str) -> Entry:
         return next(entry for entry in self.entries if entry.id == id_)
@@ -274,6 +283,8 @@ def _statements(made: Example) -> dict[str, str]:
         "sha256 of the claim": hashlib.sha256(message).hexdigest(),
         "signature of the claim": claim["signature"],
         "degree of 6 and 4": str(noniid_degree((6, 4), made.terms.reference)),
+        "opening of the claim": made.opening("demo/claim/p001/claim-p001"),
+        "opening of the model": made.opening("demo/round/1/model/p001/model-1-p001"),
         "counts of p003": canonical_bytes(opened).decode(),
         "commitment of p003": commit_counts(made.task.counts("p003"), SALT).hex(),
         "model of p001": canonical_bytes(model["statement"]).decode(),
@@ -366,7 +377,8 @@ def _verdicts(made: Example) -> dict[str, str]:
     one = next(m for m in first["measurements"] if m["participant_id"] == "p003")
     maps = model.degree, model.quality
     return {
-        "sha256 of the evidence": hashlib.sha256(canonical_bytes(first)).hexdigest(),
+        "evidence of round 1": made.find("demo/round/1/evidence").data.decode(),
+        "salt of the evidence": made.openings().by_id["demo/round/1/evidence"]["salt"],
         "start of round 1": first["model"]["start_sha256"],
         "start of round 2": second["model"]["start_sha256"],
         "degree of round 1": canonical_bytes(first["model"]["degree"]).decode(),
@@ -381,6 +393,11 @@ def _verdicts(made: Example) -> dict[str, str]:
         "assessment of p003": _assessment(made.judged[1], "p003"),
         "assessment of p001 in round 2": _assessment(made.judged[2], "p001"),
         "verdict of p002": made.find("demo/round/1/verdict/p002").data.decode(),
+        "opening of the verdict of p002": made.opening("demo/round/1/verdict/p002"),
+        "verdict of p003": made.find("demo/round/1/verdict/p003").data.decode(),
+        "salt of the verdict of p003": made.openings().by_id["demo/round/1/verdict/p003"]["salt"],
+        "outcome of p000": _outcome(made, 1, "p000"),
+        "outcome of p001 in round 2": _outcome(made, 2, "p001"),
         **_sentences(model, Measurement.from_record(one)),
     }
 
@@ -399,12 +416,20 @@ def _common(made: Example) -> dict[str, str]:
 
 
 def _evidence_of(made: Example, number: int) -> Any:
-    return json.loads(base64.b64decode(str(made.find(f"demo/round/{number}/evidence/1").body["data"])))
+    """`{"model", "measurements"}` of a round, from the openings."""
+    opened: Any = made.openings().by_id
+    verdicts = [opened[e.id] for e in made.entries if e.id.startswith(f"demo/round/{number}/verdict/")]
+    measured = [one["measurement"] for one in verdicts if one["measurement"] is not None]
+    return {"model": opened[entries.evidence_id("demo", number)]["model"], "measurements": measured}
 
 
 def _assessment(judged: Sequence[Assessment], name: str) -> str:
     [found] = [a for a in judged if a.participant_id == name]
     return canonical_bytes(entries.assessment_record(found)).decode()
+
+
+def _outcome(made: Example, number: int, name: str) -> str:
+    return canonical_bytes(made.find(f"demo/round/{number}/verdict/{name}").body["outcome"]).decode()
 
 
 def _mapped(degree: DegreeMap, quality: QualityMap, features: Sequence[Sequence[int]]) -> dict[str, str]:
@@ -486,6 +511,7 @@ def _disputes(made: Example) -> dict[str, str]:
         "paid to p003": str(line.paid_micro),
         "award of p003": str(found.award_micro),
         "kept of round 1": str(kept),
+        "dispute of p003": made.find("demo/dispute/p003").data.decode(),
         "awards of round 1": made.find("demo/round/1/awards").data.decode(),
         "award entry": made.find("demo/round/1/award/p003").data.decode(),
         "release": made.find("demo/stake/p003/release").data.decode(),
