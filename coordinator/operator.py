@@ -50,9 +50,11 @@ from fedpeer.protocol.certificates import (
     issuer_id,
     load_certificate,
 )
+from mechanism.canonical import parse_canonical
 from mechanism.ledger.entries import CONFIRMED, WITHDRAWN, aggregation
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.note import VerificationKey
+from mechanism.ledger.openings import Openings
 from mechanism.lifecycle import State
 
 Result = TypeVar("Result")
@@ -328,6 +330,21 @@ class Operator:
     def task(self, task_id: str) -> TaskReport:
         """Raises TaskError where there is no such task."""
         return self._transact.look(lambda t: report_of(t, _task(t, task_id)))
+
+    def openings(self, task_id: str | None = None) -> Openings:
+        """All that the entries of a task commit to, or those of every task: what its auditor is given.
+
+        Raises:
+            TaskError: no such task.
+        """
+
+        def read(t: Transaction) -> Openings:
+            tasks = [row.id for row in t.market.tasks()] if task_id is None else [_task(t, task_id).id]
+            kept = [row for name in tasks for row in t.market.openings(name)]
+            kept.sort(key=lambda row: row.number)
+            return Openings(None, {row.entry_id: parse_canonical(row.opening) for row in kept})
+
+        return self._transact.look(read)
 
     def model(self, task_id: str, round_: int | None = None) -> LearnedModel:
         """The model after a round, 0: the one that the task began with; None: the last that was trained.

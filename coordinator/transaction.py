@@ -15,7 +15,7 @@ from coordinator.aggregation import Merged
 from coordinator.errors import TaskError
 from coordinator.identity import Enrolled
 from coordinator.opening import PreparedTask
-from coordinator.scoring import Quality
+from coordinator.scoring import Quality, judgement
 from coordinator.storage.rounds import SettlementRow
 from coordinator.storage.store import MarketStore
 from coordinator.storage.submissions import ClaimRow, FailureRow, ModelRow, ModelStanding, ReceiptRow
@@ -33,7 +33,13 @@ from mechanism.ledger.key_history import fingerprint
 from mechanism.lifecycle import State
 from mechanism.peers import Draw, Meetings
 from mechanism.settlement import Assessment, Settlement, expected_payments
-from mechanism.statements import ClaimStatement, ModelStatement, Statement
+from mechanism.statements import (
+    ClaimOpening,
+    ClaimStatement,
+    ModelOpening,
+    ModelStatement,
+    Statement,
+)
 from mechanism.terms import Terms
 
 #: Chooses who trains: terms and claims to participant ids.
@@ -116,16 +122,18 @@ class Transaction:
 
     # What participants do
 
-    def add_claim(self, task: TaskRow, statement: ClaimStatement, signature: bytes) -> ReceiptRow:
-        index = self._record(entries.claim(statement, signature, keys=self.ledger.keys()))
+    def add_claim(
+        self, task: TaskRow, statement: ClaimStatement, signature: bytes, opening: ClaimOpening
+    ) -> ReceiptRow:
+        index = self._record(entries.claim(statement, signature, opening, self.ledger.keys()))
         self.market.add_claim(
             task.id,
             ClaimRow(
                 participant_id=statement.participant_id,
-                degree=str(statement.degree),
+                degree=str(opening.degree),
                 selected=False,
                 draw_head=statement.draw_head,
-                counts_commitment=statement.counts_commitment or None,
+                counts_commitment=statement.counts_commitment,
             ),
         )
         return self._receipt(statement, 0, index, late=False)
@@ -143,11 +151,17 @@ class Transaction:
         )
 
     def add_model(
-        self, statement: ModelStatement, signature: bytes, standing: ModelStanding, *, late: bool
+        self,
+        statement: ModelStatement,
+        signature: bytes,
+        opening: ModelOpening,
+        standing: ModelStanding,
+        *,
+        late: bool,
     ) -> ReceiptRow:
         """Records a model that came whole; a late one counts for nothing."""
         sequence = self.begin_upload(statement, standing)
-        index = self._record(entries.model(statement, signature, sequence, late, self.ledger.keys()))
+        index = self._record(entries.model(statement, signature, sequence, late, opening, self.ledger.keys()))
         if not late:
             self.market.add_model(
                 statement.task_id,
@@ -156,15 +170,15 @@ class Transaction:
                     participant_id=statement.participant_id,
                     sequence=sequence,
                     model_sha256=statement.model_sha256,
-                    samples=statement.samples,
+                    samples=opening.samples,
                     draw_share=statement.draw_share,
                 ),
             )
         return self._receipt(statement, statement.round, index, late=late)
 
     def open_dispute(self, task: TaskRow, participant_id: str, counts: Sequence[int], salt: bytes) -> int:
-        """Records opened counts; returns where they stand in the ledger."""
-        return self._record(entries.dispute(task.id, participant_id, counts, salt, self._at(task.id)))
+        """Records that counts were opened, and keeps them; returns where that stands in the ledger."""
+        return self._record(entries.dispute(task.id, participant_id, self._at(task.id), counts, salt))
 
     def disputed(self, task_id: str, names: Sequence[str]) -> dict[str, int]:
         """Those of `names` that have opened their counts, and where that stands in the ledger."""
@@ -271,7 +285,7 @@ class Transaction:
         model = merged.model_sha256
         ordered = sorted(assessments, key=lambda a: a.participant_id)
         stakes = self.ledger.stakes(task.id, [a.participant_id for a in ordered])
-        disputable = disputes_possible(task.terms, self._private(task))
+        disputable = disputes_possible(task.terms)
         settlement, settled = entries.settlement_entries(
             task.terms,
             task.round,
@@ -282,11 +296,9 @@ class Transaction:
             self.ledger.keys(),
             self._meetings(task),
         )
-        if evidence:
-            self._record(*entries.evidence_entries(task.id, task.round, evidence))
         figures = {} if quality is None else quality.figures()
         self._record(
-            *(entries.verdict(task.id, task.round, a) for a in ordered),
+            *judgement(task.terms, task.round, ordered, evidence),
             self._transition(task.id, task.round, State.SCORED),
         )
         places = {r.id: r.index for r in self.ledger.append(settled)}
@@ -379,15 +391,12 @@ class Transaction:
                 meetings.add(part["draws"])
         return meetings
 
-    def _private(self, task: TaskRow) -> list[str]:
-        """The selected who committed to their counts."""
-        return [c.participant_id for c in self.market.claims(task.id) if c.selected and c.counts_commitment]
-
     def _awards(self, task: TaskRow) -> list[Entry]:
         """What pays the disputes of every round that kept something back for them."""
         rounds = range(1, task.round + 1)
         kept = self.ledger_store.reservations([entries.dispute_reservation(task.terms, r) for r in rounds])
-        disputed = sorted(self.disputed(task.id, self._private(task))) if kept else []
+        selected = [claim.participant_id for claim in self.market.claims(task.id) if claim.selected]
+        disputed = sorted(self.disputed(task.id, selected)) if kept else []
         found: list[Entry] = []
         for round_ in rounds:
             if entries.dispute_reservation(task.terms, round_) not in kept:
@@ -462,5 +471,7 @@ class Transaction:
         return task.deadline is not None and self.now >= task.deadline
 
     def _record(self, *recorded: Entry) -> int:
-        """Appends entries; returns the index of the last."""
-        return self.ledger.append(recorded)[-1].index
+        """Appends entries and keeps what they commit to; returns the index of the last."""
+        appended = self.ledger.append(recorded)
+        self.market.add_openings(appended[0].index, recorded)
+        return appended[-1].index

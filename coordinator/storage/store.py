@@ -1,14 +1,15 @@
-"""The market's rows as one store, which is one open transaction: of tasks, submissions, rounds, identities, notices and
-payouts.
+"""The market's rows as one store, which is one open transaction: of tasks, submissions, rounds, openings, identities,
+notices and payouts.
 """
 
 from coordinator.storage.identities import Identities
 from coordinator.storage.notices import Notices
+from coordinator.storage.openings import KeptOpenings
 from coordinator.storage.payouts import Payouts
 from coordinator.storage.rounds import Rounds
 from coordinator.storage.submissions import Submissions
 from coordinator.storage.tasks import Tasks
 
 
-class MarketStore(Tasks, Submissions, Rounds, Identities, Notices, Payouts):
+class MarketStore(Tasks, Submissions, Rounds, KeptOpenings, Identities, Notices, Payouts):
     """The market's tables through one connection, inside the caller's transaction."""

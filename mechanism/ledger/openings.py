@@ -32,6 +32,15 @@ FORMAT = "fedpeer-openings/1"
 KINDS = ("claim", "model", "evidence", "verdict", "dispute")
 
 
+def subject_of(entry_id: str) -> tuple[str, int, str]:
+    """Task, round and participant that an entry with an opening is about, by its id: 0 outside rounds, the empty name
+    where it is about nobody alone."""
+    task_id, *words = entry_id.split("/")
+    round_ = int(words[1]) if words[0] == "round" else 0
+    rest = words[2:] if round_ else words
+    return task_id, round_, rest[1] if len(rest) > 1 else ""
+
+
 @dataclass(frozen=True)
 class Openings:
     """The openings that a verifier was given.

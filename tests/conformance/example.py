@@ -29,8 +29,8 @@ from mechanism.ledger import entries
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.key_history import NO_KEYS, keys_after
 from mechanism.ledger.merkle import leaf_hash, node_hash, tree_root
-from mechanism.ledger.openings import Openings
 from mechanism.ledger.note import Checkpoint, SigningKey, sign_checkpoint
+from mechanism.ledger.openings import Openings
 from mechanism.ledger.tiles import bundle_path, pack_bundle, tile_path
 from mechanism.payment import Log as Payment
 from mechanism.peers import Draw, draw_head, draw_share, round_seed, seed_commitment

@@ -1772,7 +1772,10 @@ class Replay:
 
     def model(self, entry: Entry) -> None:
         body = entry.body
-        keys = "kind submission_id task_id terms participant_id round model_sha256 model_bytes commitment draw_share nonce"
+        keys = (
+            "kind submission_id task_id terms participant_id round model_sha256 model_bytes commitment nonce "
+            "draw_share"
+        )
         said = shaped(body["statement"], keys, "a model's statement")
         task = self.task(said["task_id"])
         name = self._about(task, said)

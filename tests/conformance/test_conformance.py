@@ -228,7 +228,9 @@ def test_both_follow_samples_in_common_that_are_paid_once(tmp_path: Path) -> Non
         record["measurements"][3]["twins"] = [["p001", 2_000_000 - 1_300_000 * (number == 2)]]
         history.settle(record)
     history.finish()
-    found: list[Any] = [e.opening["assessment"] for e in history.log.entries if e.kind == "verdict" and e.opening]
+    found: list[Any] = [
+        e.opening["assessment"] for e in history.log.entries if e.kind == "verdict" and e.opening
+    ]
     assert [a["cluster"] for a in found].count("p001") == 4
     assert {MICRO, 2 * MICRO} < {a["holders_micro"] for a in found}
     agree_that_it_holds(exported(MemorySource(history.log.entries), tmp_path / "ledger.jsonl"))
@@ -444,7 +446,7 @@ def test_both_draw_the_same_line_at_every_value_of_the_evidence(
         inner = changed
         for key in path[:-1]:
             inner = inner[key]
-        if path == ("model",) or path[:1] == ("measurements",) and (len(path) < 2 or path[1] != 0):
+        if path == ("model",) or (path[:1] == ("measurements",) and (len(path) < 2 or path[1] != 0)):
             continue
         inner[path[-1]] = other
         measured = dict(zip(samples.names(3), changed["measurements"], strict=True))
