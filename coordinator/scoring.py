@@ -262,12 +262,17 @@ def judgement(
     measured = {item["participant_id"]: item for item in evidence.get("measurements", ())}
     made = []
     if evidence:
-        made.append(entries.evidence(terms.task_id, round_, evidence["model"], token_bytes(SALT_BYTES)))
-    made += [
-        entries.verdict(terms, round_, one, measured.get(one.participant_id), token_bytes(SALT_BYTES))
-        for one in assessments
-    ]
+        salt = new_salt(entries.evidence_id(terms.task_id, round_))
+        made.append(entries.evidence(terms.task_id, round_, evidence["model"], salt))
+    for one in assessments:
+        salt = new_salt(entries.verdict_id(terms.task_id, round_, one.participant_id))
+        made.append(entries.verdict(terms, round_, one, measured.get(one.participant_id), salt))
     return made
+
+
+def new_salt(entry_id: str) -> bytes:
+    """The salt of what an entry commits to: random, so that it is gone where it is destroyed."""
+    return token_bytes(SALT_BYTES)
 
 
 def make_scorer(row: TaskRow, data: LearnerData | None = None, report: "Report | None" = None) -> Scorer:

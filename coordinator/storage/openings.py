@@ -1,6 +1,6 @@
 """What entries of the ledger commit to (`mechanism.ledger.openings`): written with them, in one transaction."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -19,14 +19,14 @@ class OpeningRow:
 
     Attributes:
         number: of it in the task, in the order of the ledger.
-        kind: of the entry; round: 0 outside rounds.
+        entry_kind: of the entry; round: 0 outside rounds.
         participant_id: whom it is about; empty where it is about nobody alone.
         opening: its canonical JSON.
     """
 
     entry_id: Annotated[str, String(MAX_ID_CHARACTERS)]
     number: int
-    kind: str
+    entry_kind: str
     round: int
     participant_id: Id
     opening: bytes
@@ -59,9 +59,9 @@ class KeptOpenings(Rows):
     def opening(self, task_id: str, entry_id: str) -> OpeningRow | None:
         return self._one(OpeningRow, openings, task_id=task_id, entry_id=entry_id)
 
-    def openings(self, task_id: str) -> Iterator[OpeningRow]:
+    def openings(self, task_id: str) -> list[OpeningRow]:
         """All of a task, in the order of the ledger."""
-        yield from self._all(OpeningRow, openings, "number", task_id=task_id)
+        return self._all(OpeningRow, openings, "number", task_id=task_id)
 
     def openings_about(self, task_id: str, participant_id: str) -> list[OpeningRow]:
         """Those about one participant, in the order of the ledger."""
@@ -69,8 +69,8 @@ class KeptOpenings(Rows):
 
     def openings_of_kind(self, task_id: str, kind: str) -> list[OpeningRow]:
         """Those of entries of a kind, in the order of the ledger."""
-        return self._all(OpeningRow, openings, "number", task_id=task_id, kind=kind)
+        return self._all(OpeningRow, openings, "number", task_id=task_id, entry_kind=kind)
 
     def openings_of_round(self, task_id: str, round_: int, kind: str) -> list[OpeningRow]:
         """The same of one round."""
-        return self._all(OpeningRow, openings, "number", task_id=task_id, round=round_, kind=kind)
+        return self._all(OpeningRow, openings, "number", task_id=task_id, round=round_, entry_kind=kind)
