@@ -351,7 +351,7 @@ def keys(
     Each holder of one of these keys can claim and send models in that name, so each must be the participant's own.
     """
     with ledger.opened() as opened:
-        report = _verified(opened, _key(key), None)
+        report = _verified(opened, _key(key), None, None)
         if not report.verified:
             _print_report(report)
             raise typer.Exit(_NO)

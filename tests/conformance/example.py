@@ -1,6 +1,6 @@
 """The example ledger of docs/ledger-format.md, and every value that the page computes from it.
 
-    python -m tests.conformance.example      # writes docs/ledger-example.jsonl and the page's values anew
+    python -m tests.conformance.example      # writes docs/ledger-example*.jsonl and the page's values anew
 
 A block of the page that is fenced as `worked` has one value a line, `name = value`. The example is made by the code
 that writes ledgers; its keys and secrets are fixed, so every byte is the same in every run.
@@ -54,6 +54,7 @@ from tests.ledger_histories import SALT, History, Log, Shape
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE, LEDGER = DOCS / "ledger-format.md", DOCS / "ledger-example.jsonl"
+OPENINGS = DOCS / "ledger-example-openings.jsonl"
 
 FIRST = SigningKey("example.com/fedpeer", 1, bytes(range(32)))
 SECOND = SigningKey("example.com/fedpeer", 1, bytes(range(1, 33)))
@@ -152,6 +153,10 @@ class Example:
         for signer in signers[1:]:
             note = note.with_signature(sign_checkpoint(checkpoint, signer).signatures[0])
         return str(note)
+
+    def opened(self) -> bytes:
+        """The auditor's file of openings."""
+        return b"".join(line + b"\n" for line in self.openings().lines())
 
     @property
     def heads(self) -> dict[int, str]:
@@ -575,4 +580,5 @@ def names_on(page: str) -> list[str]:
 
 if __name__ == "__main__":
     LEDGER.write_bytes(example().lines())
+    OPENINGS.write_bytes(example().opened())
     PAGE.write_text(filled(PAGE.read_text()))

@@ -141,8 +141,8 @@ def test_the_sdk_and_the_command_open_what_the_journal_keeps(coordinator: Served
         # Nothing is trained, so nothing is scored: the wiring is at stake here, the money above.
         begun.submit(stepped(begun.weights()), samples=100)
     next(rounds[0])  # the second round: the first is settled
-    with pytest.raises(StateError, match="no private claim"):
-        others[0].dispute("task")
+    with pytest.raises(StateError, match="no claim"):
+        others[0].dispute("nope")
     found = ada.dispute("task")
     assert (found.paid, found.award_micro, len(found.rounds)) == (False, 0, 1)
     assert "bears the claim out" in found.rounds[0].explanation
@@ -152,7 +152,7 @@ def test_the_sdk_and_the_command_open_what_the_journal_keeps(coordinator: Served
     (tmp_path / "authority.pem").write_bytes(coordinator.authority)
     unknown = fedpeer(tmp_path, "dispute", "nope")
     assert unknown.returncode == 2
-    assert "no private claim for task 'nope'" in unknown.stderr
+    assert "no claim for task 'nope'" in unknown.stderr
     refused_ = fedpeer(tmp_path, "dispute", "task")
     assert refused_.returncode == 2
     assert "give --yes" in refused_.stderr
