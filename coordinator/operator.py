@@ -50,7 +50,6 @@ from fedpeer.protocol.certificates import (
     issuer_id,
     load_certificate,
 )
-from mechanism.canonical import parse_canonical
 from mechanism.ledger.entries import CONFIRMED, WITHDRAWN, aggregation
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.note import VerificationKey
@@ -339,10 +338,7 @@ class Operator:
         """
 
         def read(t: Transaction) -> Openings:
-            tasks = [row.id for row in t.market.tasks()] if task_id is None else [_task(t, task_id).id]
-            kept = [row for name in tasks for row in t.market.openings(name)]
-            kept.sort(key=lambda row: row.number)
-            return Openings(None, {row.entry_id: parse_canonical(row.opening) for row in kept})
+            return t.openings(None if task_id is None else _task(t, task_id).id)
 
         return self._transact.look(read)
 

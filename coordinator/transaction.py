@@ -23,13 +23,14 @@ from coordinator.storage.tasks import StaleTask, TaskRow
 from fedpeer.audit.sql.ledger_store import SqlLedgerStore
 from fedpeer.protocol.certificates import certificate_key, load_certificate, load_public_key
 from fedpeer.protocol.errors import Code, FieldViolation, Refusal
-from mechanism.canonical import Json, canonical_digest
+from mechanism.canonical import Json, canonical_digest, parse_canonical
 from mechanism.dispute import Review, disputes_possible, review
 from mechanism.ledger import entries
 from mechanism.ledger.accounts import escrow, payable, reservation_id
 from mechanism.ledger.appending import Ledger
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.key_history import fingerprint
+from mechanism.ledger.openings import Openings
 from mechanism.lifecycle import State
 from mechanism.peers import Draw, Meetings
 from mechanism.settlement import Assessment, Settlement, expected_payments
@@ -348,6 +349,13 @@ class Transaction:
     ) -> None:
         """Leaves word of what happens in this transaction for `coordinator.notices` to send."""
         self.market.add_notice(type_, uuid4().hex, self.now, data, task_id, participant_id)
+
+    def openings(self, task_id: str | None = None) -> Openings:
+        """All that the entries of a task commit to, or those of every task: what its auditor is given."""
+        tasks = [row.id for row in self.market.tasks()] if task_id is None else [task_id]
+        kept = [row for name in tasks for row in self.market.openings(name)]
+        kept.sort(key=lambda row: row.number)
+        return Openings(None, {row.entry_id: parse_canonical(row.opening) for row in kept})
 
     def escrow_left(self, task: TaskRow) -> int:
         """Micro-credits still reserved for a task."""

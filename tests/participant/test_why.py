@@ -101,7 +101,8 @@ def explained(ledger: Ledger, folder: Path, name: str, round_: int | None, task_
         settlement = market_pb2.Settlement(
             task_id="demo", round=number, participant_id=name, paid_micro=body["paid_micro"],
             penalty_micro=body["penalty_micro"], stake_lost_micro=body["stake_lost_micro"], ledger_index=index,
-            peers=ledger.peers(name, number), opening=canonical_bytes(ledger.openings[f"demo/round/{number}/verdict/{name}"]),
+            peers=ledger.peers(name, number),
+            opening=canonical_bytes(ledger.openings[f"demo/round/{number}/verdict/{name}"]),
         )  # fmt: skip
         journal.add_settlement("demo", number, settlement.SerializeToString())
     try:
