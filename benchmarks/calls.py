@@ -26,10 +26,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from benchmarks.serving import enrolled, environment, model, prepared, serving
 from coordinator.folder import StateFolder
-from fedpeer.protocol.codec import encode_signed
 from fedpeer.v1 import market_pb2
-from mechanism.statements import sign_statement
-from tests.integration.market import Client
+from tests.integration.market import Client, signed
 
 
 async def timed(call: Callable[[], Awaitable[object]]) -> float:
@@ -49,8 +47,7 @@ async def measure(clients: Sequence[Client], tasks: Sequence[str]) -> tuple[list
             *(client.claim_statement(submission_id=f"claim-{name}") for client in clients)
         )
         requests = [
-            encode_signed(statement, sign_statement(statement, client.key))
-            for client, statement in zip(clients, statements, strict=True)
+            signed(statement, client.key) for client, statement in zip(clients, statements, strict=True)
         ]
         request = market_pb2.GetTaskRequest(task_id=name)
         reads += await asyncio.gather(*(timed(partial(client.market.GetTask, request)) for client in clients))

@@ -43,11 +43,12 @@ from mechanism.ledger.entry import Entry
 from mechanism.ledger.key_history import keys_after
 from mechanism.ledger.merkle import leaf_hash
 from mechanism.ledger.note import SigningKey
+from mechanism.ledger.openings import Openings
 from mechanism.ledger.tiles import GrowingTree
 from mechanism.ledger.verify import verify_ledger
 from mechanism.peers import Draw, Meetings, draw_head, draw_share, round_seed, seed_commitment
 from mechanism.settlement import MICRO, task_budget_micro
-from mechanism.statements import ClaimStatement, ModelStatement
+from mechanism.statements import ClaimOpening, ClaimStatement, ModelOpening, ModelStatement
 from mechanism.terms import Terms
 from mechanism.trees import Forest, Tree
 
@@ -224,7 +225,7 @@ def measure_ledger(count: int, peers: int) -> None:
     """A ledger of rounds of a hundred, by the rule `verified`."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "bench.db"
-        made = build(f"sqlite:///{path}", count, peers)
+        made, openings = build(f"sqlite:///{path}", count, peers)
         print(
             f"{peers} peers each: {made} entries, {path.stat().st_size / 1e6:.0f} MB, "
             f"in {made // BATCH} signed heads or so"
@@ -233,7 +234,7 @@ def measure_ledger(count: int, peers: int) -> None:
         with ExitStack() as resources:
             source = open_source(str(path), resources)
             begun = clock()
-            report = verify_ledger(source, KEY.verification_key, check_statements=False)
+            report = verify_ledger(source, KEY.verification_key, openings=openings, check_statements=False)
             taken = clock() - begun
         assert report.verified, report.problems[:3]
         print(f"  {report.counts}; peak memory before {before:.0f} MB, after {peak_mb():.0f} MB")
@@ -330,16 +331,19 @@ def peak_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def build(url: str, count: int, peers: int) -> int:
-    """A ledger of whole tasks of 100 participants and 40 rounds, at least `count` entries."""
+def build(url: str, count: int, peers: int) -> tuple[int, Openings]:
+    """A ledger of whole tasks of 100 participants and 40 rounds, at least `count` entries, and what they commit to."""
     database = Database(url)
     migrate(database)
     log = SignedLog(database, KEY)
     pending: list[Entry] = []
+    openings: dict[str, Any] = {}
     made = 0
     for task in range(count):
         for entry in whole_task(f"task-{task:05d}", peers, enrol=task == 0):
             pending.append(entry)
+            if entry.opening is not None:
+                openings[entry.id] = entry.opening
             if len(pending) == BATCH:
                 made += write(database, log, pending)
                 pending = []
@@ -347,7 +351,7 @@ def build(url: str, count: int, peers: int) -> int:
             break
     made += write(database, log, pending)
     database.close()
-    return made
+    return made, Openings(None, openings)
 
 
 def write(database: Database, log: SignedLog, batch: list[Entry]) -> int:
@@ -361,7 +365,16 @@ def whole_task(
     task_id: str, peers: int, *, enrol: bool, people: int = PEOPLE, rounds: int = 40
 ) -> Iterator[Entry]:
     """Signatures of statements are not real here; they are not part of what is measured."""
-    from tests.ledger_samples import NONCE, at, evidence, features, names, private_key, terms
+    from tests.ledger_samples import (
+        NONCE,
+        at,
+        evidence,
+        features,
+        judgement,
+        names,
+        private_key,
+        terms,
+    )
 
     agreed: Terms = terms(task_id, rounds, people)
     secret = hashlib.sha256(task_id.encode()).digest()
@@ -381,19 +394,18 @@ def whole_task(
     degrees = {name: Fraction(chance.randrange(MICRO // 2), MICRO) for name in who}
     secrets = {name: hashlib.sha256(f"{task_id}{name}".encode()).digest() for name in who}
     for name in who:
+        opening = ClaimOpening(Decimal(chance.randrange(1000)).scaleb(-3), degrees[name], bytes(32))
         claimed = ClaimStatement(
             f"c-{name}",
             task_id,
             digest,
             name,
-            Decimal(chance.randrange(1000)).scaleb(-3),
-            degrees[name],
-            None,
+            opening.digest,
             bytes(32),
             draw_head(secrets[name], rounds),
             NONCE,
         )
-        yield entries.claim(claimed, signature, keys=keys)
+        yield entries.claim(claimed, signature, opening, keys)
     yield from entries.selection_entries(task_id, who)
     yield entries.transition(task_id, 0, "SELECTED", at(0))
     stakes: dict[str, int] = dict.fromkeys(who, 0)
@@ -403,10 +415,12 @@ def whole_task(
         models = {name: hashlib.sha256(f"{task_id}{round_}{name}".encode()).digest() for name in who}
         shares = {name: draw_share(secrets[name], rounds, round_) for name in who}
         for sequence, name in enumerate(who, people * (round_ - 1) + 1):
+            trained = ModelOpening(10, bytes(32))
             statement = ModelStatement(
-                f"m-{round_}-{name}", task_id, digest, name, round_, models[name], 64, 10, shares[name], NONCE
-            )
-            yield entries.model(statement, signature, sequence, keys=keys)
+                f"m-{round_}-{name}", task_id, digest, name, round_, models[name], 64, trained.digest, shares[name],
+                NONCE,
+            )  # fmt: skip
+            yield entries.model(statement, signature, sequence, opening=trained, keys=keys)
         # No two models are measured alike.
         record: Any = evidence(agreed, round_, who)
         record["model"]["start_sha256"] = start.hex()
@@ -431,8 +445,7 @@ def whole_task(
         measured = parse_canonical(canonical_bytes(record["measurements"]))
         judged = list(assess(model, [Measurement.from_record(one) for one in measured]))
         yield from entries.closing_entries(task_id, round_, at(0), [])
-        yield from entries.evidence_entries(task_id, round_, record)
-        yield from (entries.verdict(task_id, round_, a) for a in judged)
+        yield from judgement(agreed, round_, judged, {**record, "measurements": measured})
         yield entries.transition(task_id, round_, "SCORED", at(0))
         draw = Draw(round_seed(secret, rounds, round_), shares)
         settlement, settled = entries.settlement_entries(

@@ -40,12 +40,10 @@ from benchmarks.serving import (
 )
 from benchmarks.uploads import submit
 from fedpeer.allocator import keep_pages
-from fedpeer.protocol.codec import encode_signed
 from fedpeer.protocol.limits import FRAME_BYTES
 from fedpeer.v1 import market_pb2
-from mechanism.statements import sign_statement
 from participant.steps import FETCH_MODEL
-from tests.integration.market import Client, model_statement
+from tests.integration.market import Client, model_statement, signed
 
 #: (participants, bytes of the model, rounds).
 SCALES = (
@@ -134,7 +132,7 @@ class Member:
         # The last number but one gets other low bits, so that each round's file is a new one.
         self._content[-8:-6] = round_.to_bytes(2, "little")
         statement = model_statement(task, client.name, self._content, round_)
-        header = market_pb2.ModelHeader(model=encode_signed(statement, sign_statement(statement, client.key)))
+        header = market_pb2.ModelHeader(model=signed(statement, client.key))
         await submit(client, self._content, header)
 
 

@@ -41,14 +41,12 @@ from benchmarks.serving import (
 )
 from fedpeer.allocator import keep_pages
 from fedpeer.protocol.certificates import private_key_pem
-from fedpeer.protocol.codec import encode_signed
 from fedpeer.protocol.frames import upload_message
 from fedpeer.protocol.limits import FRAME_BYTES
 from fedpeer.v1 import market_pb2
-from mechanism.statements import sign_statement
 from mechanism.terms import MIN_QUORUM
 from participant.steps import SUBMIT_MODEL
-from tests.integration.market import Client
+from tests.integration.market import Client, signed
 
 #: Participants that upload at once; every round has room for each crowd's models.
 CROWDS = (1, 10, 20)
@@ -114,7 +112,7 @@ async def send(call: Any, content: bytes | bytearray) -> None:
 
 async def header_for(client: Client, content: bytes, round_: int) -> market_pb2.ModelHeader:
     statement = await client.model_statement(content, round_)
-    return market_pb2.ModelHeader(model=encode_signed(statement, sign_statement(statement, client.key)))
+    return market_pb2.ModelHeader(model=signed(statement, client.key))
 
 
 async def submit(client: Client, content: bytes | bytearray, header: market_pb2.ModelHeader) -> None:

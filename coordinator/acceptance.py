@@ -2,22 +2,17 @@
 
 A task that opens and that nobody can join has reserved its budget for nothing, and some terms cannot be recorded to
 their end. So each check of a participant's side runs here on the terms as they travel, and of each kind of message and
-entry whose size hangs on the terms the largest is built: a claim, opened counts, a line of peers.
+entry whose size hangs on the terms the largest is built: a degree, a line of peers.
 """
 
-from dataclasses import replace
-from decimal import Decimal
-from fractions import Fraction
 from math import lcm
 
-from fedpeer.protocol.codec import decode_signed, encode_signed
 from fedpeer.protocol.limits import MAX_MESSAGE_BYTES, MAX_NUMBER_CHARACTERS
 from mechanism.canonical import MAX_INTEGER, canonical_bytes
 from mechanism.errors import FieldError
 from mechanism.ledger import entries
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import EntryError
-from mechanism.statements import EFFORT_PLACES, NONCE_BYTES, ClaimStatement
 from mechanism.terms import Terms
 
 #: The longest id (`mechanism.terms.IDENTIFIER`) and signature (DER, P-256).
@@ -65,45 +60,19 @@ def _check_message(terms: Terms) -> None:
 
 
 def _check_claims(terms: Terms) -> None:
-    """That the largest claim, open or private, and the largest opening of counts can be sent and recorded."""
-    labels = len(terms.reference)
-    counts = (MAX_INTEGER,) * labels
+    """That every degree that a claim can have can be written."""
     # A degree is a sum of n_i / N - p_i, halved: its denominator divides 2 N times that of the reference.
+    total = 2 * MAX_INTEGER * len(terms.reference)
     reference = lcm(*(p.denominator for p in terms.reference))
-    digits = len(str(2 * sum(counts) * reference))
+    digits = len(str(total * reference))
     if 2 * digits + 1 > MAX_NUMBER_CHARACTERS:
-        most = (MAX_NUMBER_CHARACTERS - 1) // 2 - len(str(2 * sum(counts)))
+        most = (MAX_NUMBER_CHARACTERS - 1) // 2 - len(str(total))
         raise FieldError(
             "reference",
             f"a common denominator of {len(str(reference))} digits",
             f"one of at most {most} digits, so that a degree can be written in {MAX_NUMBER_CHARACTERS} characters; "
             "write the probabilities over one denominator",
         )
-    largest = 10**digits - 1
-    claim = ClaimStatement(
-        submission_id=_LONGEST_ID,
-        task_id=terms.task_id,
-        terms_digest=terms.digest,
-        participant_id=_LONGEST_ID,
-        effort=Decimal(1).scaleb(-EFFORT_PLACES),
-        degree=Fraction(largest - 1, largest),
-        counts=counts,
-        counts_commitment=b"",
-        draw_head=bytes(32),
-        nonce=bytes(NONCE_BYTES),
-    )
-    for statement in (claim, replace(claim, counts=None, counts_commitment=bytes(32))):
-        try:  # sent, and read as it was written
-            decode_signed(ClaimStatement, encode_signed(statement, _LONGEST_SIGNATURE))
-        except FieldError as error:
-            raise FieldError("reference", labels, f"fewer labels: {error}") from None
-        _check_entries([entries.claim(statement, _LONGEST_SIGNATURE)], "reference", labels, "fewer labels")
-    _check_entries(
-        [entries.dispute(terms.task_id, _LONGEST_ID, counts, bytes(32), entries.timestamp(0))],
-        "reference",
-        labels,
-        "fewer labels",
-    )
 
 
 def _check_peers(terms: Terms) -> None:

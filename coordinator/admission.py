@@ -13,9 +13,7 @@ from coordinator.storage.submissions import ClaimRow, ModelStanding, ReceiptRow
 from coordinator.storage.tasks import TaskRow
 from fedpeer.protocol.errors import Code, Refusal
 from fedpeer.protocol.limits import MAX_UPLOADS_PER_ROUND
-from mechanism.degree import noniid_degree
 from mechanism.dispute import DISPUTED_RULE, disputes_possible
-from mechanism.errors import FieldError
 from mechanism.lifecycle import State
 from mechanism.peers import share_fits
 from mechanism.statements import (
@@ -24,7 +22,6 @@ from mechanism.statements import (
     Statement,
     signature_holds,
 )
-from mechanism.terms import Terms
 
 
 def check_author(caller: Caller, task: TaskRow, statement: Statement, signature: bytes) -> None:
@@ -55,19 +52,6 @@ def check_name(caller: Caller, participant_id: str) -> None:
             Code.WRONG_PARTICIPANT,
             f"The message is from {participant_id!r}, the certificate is {caller.participant_id!r}'s.",
         )
-
-
-def check_counts(terms: Terms, statement: ClaimStatement) -> None:
-    """That open counts give the claimed degree.
-
-    Raises:
-        FieldError: counts that are not a histogram over the task's labels, or another degree.
-    """
-    if statement.counts is None:
-        return
-    degree = noniid_degree(statement.counts, terms.reference)
-    if degree != statement.degree:
-        raise FieldError("degree", statement.degree, f"{degree}, which the counts give")
 
 
 def same_receipt(receipt: ReceiptRow | None, digest: bytes) -> ReceiptRow | None:
@@ -195,18 +179,13 @@ def admit_dispute(store: MarketStore, task: TaskRow, participant_id: str, now: f
     """That a participant may open its counts `now`; returns its claim.
 
     Raises:
-        Refusal: NOT_SELECTED, WRONG_STATE where nothing is there to be opened or the terms know no disputes, NOT_YET
-            before the first settlement, TASK_ENDED after the window.
+        Refusal: NOT_SELECTED, WRONG_STATE where the terms know no disputes, NOT_YET before the first settlement,
+            TASK_ENDED after the window.
     """
     claim = store.claim(task.id, participant_id)
     if claim is None or not claim.selected:
         raise Refusal(Code.NOT_SELECTED, f"{participant_id!r} does not train in task {task.id}.")
-    if not claim.counts_commitment:
-        raise Refusal(
-            Code.WRONG_STATE,
-            f"The counts of {participant_id!r} are open already; a dispute opens private ones.",
-        )
-    if not disputes_possible(task.terms, [participant_id]):
+    if not disputes_possible(task.terms):
         raise Refusal(
             Code.WRONG_STATE,
             f"The terms of task {task.id} know no disputes: they need schedule.dispute_seconds above 0 and the "

@@ -8,6 +8,7 @@ or recorded and not confirmed by one that runs (`UNCONFIRMED`). What is done and
 import asyncio
 import json
 import logging
+import os
 import re
 import signal
 import sys
@@ -616,6 +617,31 @@ def restore(
         "carried_over": None if carried is None else vars(carried),
     }
     _show(as_json, record, f"{folder} is restored: {_summary(manifest)}.")
+
+
+@app.command()
+def openings(
+    task_id: Annotated[str, typer.Argument(metavar="TASK", help="The task whose openings are written.")],
+    out: Annotated[Path, typer.Option(help="The file to write, which nobody else may read.")],
+    state: State = DEFAULT_STATE,
+    as_json: AsJson = False,
+) -> None:
+    """Write everything that a task's entries commit to, for its auditor.
+
+    Then the auditor: fedpeer ledger verify SOURCE --openings FILE. The file tells what participants keep private.
+    """
+    with _operator(state) as operator:
+        found = operator.openings(task_id)
+    try:
+        descriptor = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.writelines(line + b"\n" for line in found.lines())
+    except OSError as error:
+        raise TaskError(f"{out} cannot be written: {error.strerror}; name another file with --out") from None
+    if as_json:
+        _print_json({"task": task_id, "file": str(out), "openings": len(found.by_id)})
+    else:
+        typer.echo(f"wrote {counted(len(found.by_id), 'opening')} to {out}")
 
 
 @app.command("carry-revocations")

@@ -30,7 +30,7 @@ from coordinator.config import MIN_SHADOWS, EvidenceSection
 from coordinator.derivation import chain_secret, evidence_seed
 from coordinator.errors import CoordinatorError, TaskError
 from coordinator.opening import PreparedTask
-from coordinator.scoring import RoundStart, Scored, Scorer, make_scorer, merged_parts
+from coordinator.scoring import RoundStart, Scored, Scorer, judgement, make_scorer, merged_parts
 from coordinator.shadow_workers import LocalWorkers
 from coordinator.storage.tasks import TaskRow
 from coordinator.workload import folder_of, runs_apart, workload_of
@@ -683,10 +683,7 @@ def _play(
         {s.participant_id: s.model_sha256 for s in submissions},
     )
     _, settled = entries.settlement_entries(terms, 1, draw, scored.assessments, {})
-    recorded = [entries.verdict(row.id, 1, assessment) for assessment in scored.assessments]
-    if scored.evidence:
-        recorded += entries.evidence_entries(row.id, 1, scored.evidence)
-    for entry in (*recorded, *settled):
+    for entry in (*judgement(terms, 1, scored.assessments, scored.evidence), *settled):
         entry.data  # noqa: B018 - it is built here, and its size is checked
     mean = folder / "mean"
     parts = merged_parts(scored, submissions, terms.recipe.samples)

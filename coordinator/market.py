@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequen
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import TypeVar
 
 import structlog
@@ -17,7 +18,6 @@ from coordinator.admission import (
     admit_model,
     admit_upload,
     check_author,
-    check_counts,
     check_name,
     same_receipt,
 )
@@ -29,12 +29,13 @@ from coordinator.settlements import PaidRound, Settlements
 from coordinator.shared_frames import SharedFrame, SharedFrames
 from coordinator.spool import UploadKey
 from coordinator.storage.changes import Kind
+from coordinator.storage.openings import OpeningRow
 from coordinator.storage.submissions import ModelStanding, ReceiptRow
 from coordinator.storage.tasks import EventRow, TaskRow
 from coordinator.tracing import annotate
 from coordinator.transaction import FailureReport, Transaction
 from coordinator.upload_places import Stream
-from fedpeer.protocol.codec import decode_signed
+from fedpeer.protocol.codec import decode_opening, decode_signed
 from fedpeer.protocol.errors import Code, Refusal
 from fedpeer.protocol.faults import Outlook, outlook
 from fedpeer.protocol.frames import Frame
@@ -50,7 +51,7 @@ from fedpeer.v1 import market_pb2
 from mechanism.dispute import Review, check_opening
 from mechanism.errors import FieldError
 from mechanism.lifecycle import State
-from mechanism.statements import ClaimStatement, ModelStatement
+from mechanism.statements import ClaimOpening, ClaimStatement, ModelOpening, ModelStatement
 from mechanism.terms import identifier
 
 log = structlog.get_logger()
@@ -89,7 +90,7 @@ class ReceivedEvent:
 
 @dataclass(frozen=True)
 class DisputeStanding:
-    """Where opened counts stand in the ledger, what they change by round, and whether that is paid."""
+    """Where a dispute stands in the ledger, what the opened counts change by round, and whether that is paid."""
 
     ledger_index: int
     rounds: dict[int, Review]
@@ -192,18 +193,19 @@ class Market:
             # The runner sets its alarm for the time when this absence begins to count.
             live.changed.set()
 
-    async def claim(self, caller: Caller, statement: ClaimStatement, signature: bytes) -> ReceiptRow:
-        """Takes an effort claim."""
+    async def claim(
+        self, caller: Caller, statement: ClaimStatement, signature: bytes, opening: ClaimOpening
+    ) -> ReceiptRow:
+        """Takes an effort claim, with what it commits to."""
         live = self._heard(caller, statement.task_id)
         with self._telling(caller, live, "claim"):
             check_author(caller, live.row, statement, signature)
-            check_counts(live.row.terms, statement)
             return await self._take(
                 caller,
                 live,
                 statement,
                 lambda t, task: admit_claim(t.market, task, statement),
-                lambda t, task: t.add_claim(task, statement, signature),
+                lambda t, task: t.add_claim(task, statement, signature, opening),
             )
 
     async def fail(self, caller: Caller, report: FailureReport) -> ReceiptRow:
@@ -265,7 +267,7 @@ class Market:
                 admit_dispute(t.market, task, name, t.now) if place is None else t.market.claim(task.id, name)
             )
             assert claim is not None  # a dispute needs a claim
-            check_opening(task.terms, claim.counts_commitment or b"", Fraction(claim.degree), counts, salt)
+            check_opening(task.terms, claim.counts_commitment, Fraction(claim.degree), counts, salt)
             if place is None:
                 place = t.open_dispute(task, name, counts, salt)
             return DisputeStanding(place, t.reviews(task, name), task.state.final)
@@ -331,6 +333,23 @@ class Market:
             )
         return found
 
+    async def openings(self, caller: Caller, live: LiveTask) -> AsyncIterator[tuple[str, bytes]]:
+        """What the entries about the caller commit to, by their ids in the ledger's order; after the task has ended,
+        what its evidence does, too: until then the maps are of use to who would pass for another."""
+        task_id, name = live.row.id, caller.participant_id
+        live.presence.hear(name, self._work.clock.now())
+
+        def read(t: Transaction) -> list[str]:
+            rows = t.market.openings_about(task_id, name)
+            if self._current(t, live).state.final:
+                rows += t.market.openings_of_kind(task_id, "evidence")
+            return [row.entry_id for row in sorted(rows, key=lambda row: row.number)]
+
+        for entry_id in await self._work.transact.read(read):
+            row = await self._work.transact.read(partial(_opening, task_id, entry_id))
+            if row is not None:  # it was not erased meanwhile
+                yield entry_id, row.opening
+
     async def settlement(self, caller: Caller, live: LiveTask, round_: int) -> PaidRound:
         """As `Settlements.line`, of the caller."""
         return await self._settlements.line(live.row, round_, caller.participant_id)
@@ -362,6 +381,7 @@ class Market:
         """The receipt of a model whose header has come."""
         signature = header.model.signature
         check_author(caller, live.row, statement, signature)
+        opening = decode_opening(ModelOpening, statement, header.model)
 
         def begin(t: Transaction) -> tuple[ReceiptRow | None, bool]:
             known, standing, late = self._admit(t, live, statement)
@@ -373,7 +393,7 @@ class Market:
 
         def finish(t: Transaction) -> ReceiptRow:
             known, standing, late = self._admit(t, live, statement)
-            return known or t.add_model(statement, signature, standing, late=late)
+            return known or t.add_model(statement, signature, opening, standing, late=late)
 
         async def record() -> ReceiptRow:
             receipt = await self._work.transact(_standing(caller, finish))
@@ -432,6 +452,10 @@ class Market:
         row = t.market.task(live.row.id)
         assert row is not None  # tasks are never deleted
         return row
+
+
+def _opening(task_id: str, entry_id: str, t: Transaction) -> OpeningRow | None:
+    return t.market.opening(task_id, entry_id)
 
 
 def _standing(caller: Caller, work: Callable[[Transaction], Result]) -> Callable[[Transaction], Result]:

@@ -53,6 +53,7 @@ from fedpeer.protocol.certificates import (
 from mechanism.ledger.entries import CONFIRMED, WITHDRAWN, aggregation
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.note import VerificationKey
+from mechanism.ledger.openings import Openings
 from mechanism.lifecycle import State
 
 Result = TypeVar("Result")
@@ -328,6 +329,18 @@ class Operator:
     def task(self, task_id: str) -> TaskReport:
         """Raises TaskError where there is no such task."""
         return self._transact.look(lambda t: report_of(t, _task(t, task_id)))
+
+    def openings(self, task_id: str | None = None) -> Openings:
+        """All that the entries of a task commit to, or those of every task: what its auditor is given.
+
+        Raises:
+            TaskError: no such task.
+        """
+
+        def read(t: Transaction) -> Openings:
+            return t.openings(None if task_id is None else _task(t, task_id).id)
+
+        return self._transact.look(read)
 
     def model(self, task_id: str, round_: int | None = None) -> LearnedModel:
         """The model after a round, 0: the one that the task began with; None: the last that was trained.

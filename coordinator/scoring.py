@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from math import floor
 from pathlib import Path
-from typing import TYPE_CHECKING
+from secrets import token_bytes
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import structlog
@@ -30,8 +31,12 @@ from fedpeer.protocol.model_file import open_model
 from fedpeer.protocol.submission import Submission
 from mechanism.canonical import Json
 from mechanism.coverage import one_share
+from mechanism.ledger import entries
+from mechanism.ledger.entry import Entry
 from mechanism.lifecycle import needs_evidence
 from mechanism.settlement import MICRO, Assessment
+from mechanism.statements import SALT_BYTES
+from mechanism.terms import Terms
 from mechanism.unmeasured import as_claimed
 from mechanism.workload import Labels
 
@@ -253,6 +258,30 @@ def merged_parts(scored: Scored, submissions: Sequence[Submission], most: int) -
             own = min(s.samples, most) * one_share(Fraction(taken[s.participant_id], MICRO))
             parts[s.participant_id] = s.model, max(1, floor(own))
     return parts
+
+
+def judgement(
+    terms: Terms, round_: int, assessments: Sequence[Assessment], evidence: Mapping[str, Any]
+) -> list[Entry]:
+    """The entries of a round's evidence, where there is any, and verdicts, each with an opening of its own salt.
+
+    Args:
+        evidence: `{"model", "measurements"}` of `fedpeer.evidence`; empty without any.
+    """
+    measured = {item["participant_id"]: item for item in evidence.get("measurements", ())}
+    made = []
+    if evidence:
+        salt = new_salt(entries.evidence_id(terms.task_id, round_))
+        made.append(entries.evidence(terms.task_id, round_, evidence["model"], salt))
+    for one in assessments:
+        salt = new_salt(entries.verdict_id(terms.task_id, round_, one.participant_id))
+        made.append(entries.verdict(terms, round_, one, measured.get(one.participant_id), salt))
+    return made
+
+
+def new_salt(entry_id: str) -> bytes:
+    """The salt of what an entry commits to: random, so that it is gone where it is destroyed."""
+    return token_bytes(SALT_BYTES)
 
 
 def make_scorer(

@@ -14,6 +14,7 @@ from coordinator.storage.tasks import TaskRow
 from coordinator.transaction import Transaction
 from fedpeer.protocol.errors import Code, Refusal
 from mechanism.errors import FieldError
+from mechanism.ledger.entries import verdict_id
 
 log = structlog.get_logger()
 
@@ -23,10 +24,12 @@ _KEPT_LINES = 8000
 
 @dataclass(frozen=True)
 class PaidRound:
-    """What one participant was paid in one round and why, with a C2SP tlog-proof of the payment's entry."""
+    """What one participant was paid in one round and why, with a C2SP tlog-proof of the payment's entry, and what the
+    verdict's entry commits to; empty where that was erased."""
 
     line: SettlementRow
     proof: str
+    opening: bytes
 
 
 class Settlements:
@@ -45,16 +48,18 @@ class Settlements:
         if not 1 <= round_ <= row.terms.schedule.rounds:
             raise FieldError("round", round_, f"1 to {row.terms.schedule.rounds}")
 
-        def read(t: Transaction) -> tuple[SettlementRow, str | None]:
+        def read(t: Transaction) -> tuple[SettlementRow, str | None, bytes]:
             settled = t.market.settlement(row.id, round_, name)
             if settled is not None:
-                return settled, self._transact.covered(t, [settled.ledger_index])[0]
+                kept = t.market.opening(row.id, verdict_id(row.id, round_, name))
+                opening = b"" if kept is None else kept.opening
+                return settled, self._transact.covered(t, [settled.ledger_index])[0], opening
             if any(r.round == round_ and r.settled_at is not None for r in t.market.rounds(row.id)):
                 raise Refusal(Code.NOT_SELECTED, f"{name!r} did not train in task {row.id}.")
             raise Refusal(Code.NOT_YET, f"Round {round_} of task {row.id} is not settled.")
 
-        settled, proof = await self._transact.read(read)
-        return PaidRound(settled, proof or await self._transact.proof(settled.ledger_index))
+        settled, proof, opening = await self._transact.read(read)
+        return PaidRound(settled, proof or await self._transact.proof(settled.ledger_index), opening)
 
     async def of_event(self, row: TaskRow, round_: int, name: str) -> PaidRound | None:
         """`line` of the last settled round, read once for all who get the event.
@@ -78,8 +83,10 @@ class Settlements:
         def read(t: Transaction) -> dict[str, PaidRound]:
             lines = t.market.round_settlements(task_id, round_)
             proofs = self._transact.covered(t, [line.ledger_index for line in lines])
+            kept = t.market.openings_of_round(task_id, round_, "verdict")
+            openings = {opening.participant_id: opening.opening for opening in kept}
             return {
-                line.participant_id: PaidRound(line, proof)
+                line.participant_id: PaidRound(line, proof, openings.get(line.participant_id, b""))
                 for line, proof in zip(lines, proofs, strict=True)
                 if proof is not None
             }

@@ -15,7 +15,7 @@ from coordinator.aggregation import Merged
 from coordinator.errors import TaskError
 from coordinator.identity import Enrolled
 from coordinator.opening import PreparedTask
-from coordinator.scoring import Quality
+from coordinator.scoring import Quality, judgement
 from coordinator.storage.rounds import SettlementRow
 from coordinator.storage.store import MarketStore
 from coordinator.storage.submissions import ClaimRow, FailureRow, ModelRow, ModelStanding, ReceiptRow
@@ -23,7 +23,7 @@ from coordinator.storage.tasks import StaleTask, TaskRow
 from fedpeer.audit.sql.ledger_store import SqlLedgerStore
 from fedpeer.protocol.certificates import certificate_key, load_certificate, load_public_key
 from fedpeer.protocol.errors import Code, FieldViolation, Refusal
-from mechanism.canonical import Json, canonical_digest
+from mechanism.canonical import Json, canonical_digest, parse_canonical
 from mechanism.dispute import Review, disputes_possible, review
 from mechanism.ledger import entries
 from mechanism.ledger.accounts import escrow, payable, reservation_id
@@ -31,10 +31,17 @@ from mechanism.ledger.appending import Ledger
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.key_history import fingerprint
 from mechanism.ledger.note import Checkpoint, Note
+from mechanism.ledger.openings import Openings
 from mechanism.lifecycle import State
 from mechanism.peers import Draw, Meetings
 from mechanism.settlement import Assessment, Settlement, expected_payments
-from mechanism.statements import ClaimStatement, ModelStatement, Statement
+from mechanism.statements import (
+    ClaimOpening,
+    ClaimStatement,
+    ModelOpening,
+    ModelStatement,
+    Statement,
+)
 from mechanism.terms import Terms
 
 #: Chooses who trains: terms and claims to participant ids.
@@ -117,16 +124,18 @@ class Transaction:
 
     # What participants do
 
-    def add_claim(self, task: TaskRow, statement: ClaimStatement, signature: bytes) -> ReceiptRow:
-        index = self._record(entries.claim(statement, signature, keys=self.ledger.keys()))
+    def add_claim(
+        self, task: TaskRow, statement: ClaimStatement, signature: bytes, opening: ClaimOpening
+    ) -> ReceiptRow:
+        index = self._record(entries.claim(statement, signature, opening, self.ledger.keys()))
         self.market.add_claim(
             task.id,
             ClaimRow(
                 participant_id=statement.participant_id,
-                degree=str(statement.degree),
+                degree=str(opening.degree),
                 selected=False,
                 draw_head=statement.draw_head,
-                counts_commitment=statement.counts_commitment or None,
+                counts_commitment=statement.counts_commitment,
             ),
         )
         return self._receipt(statement, 0, index, late=False)
@@ -144,11 +153,17 @@ class Transaction:
         )
 
     def add_model(
-        self, statement: ModelStatement, signature: bytes, standing: ModelStanding, *, late: bool
+        self,
+        statement: ModelStatement,
+        signature: bytes,
+        opening: ModelOpening,
+        standing: ModelStanding,
+        *,
+        late: bool,
     ) -> ReceiptRow:
         """Records a model that came whole; a late one counts for nothing."""
         sequence = self.begin_upload(statement, standing)
-        index = self._record(entries.model(statement, signature, sequence, late, self.ledger.keys()))
+        index = self._record(entries.model(statement, signature, sequence, late, opening, self.ledger.keys()))
         if not late:
             self.market.add_model(
                 statement.task_id,
@@ -157,15 +172,15 @@ class Transaction:
                     participant_id=statement.participant_id,
                     sequence=sequence,
                     model_sha256=statement.model_sha256,
-                    samples=statement.samples,
+                    samples=opening.samples,
                     draw_share=statement.draw_share,
                 ),
             )
         return self._receipt(statement, statement.round, index, late=late)
 
     def open_dispute(self, task: TaskRow, participant_id: str, counts: Sequence[int], salt: bytes) -> int:
-        """Records opened counts; returns where they stand in the ledger."""
-        return self._record(entries.dispute(task.id, participant_id, counts, salt, self._at(task.id)))
+        """Records that counts were opened, and keeps them; returns where that stands in the ledger."""
+        return self._record(entries.dispute(task.id, participant_id, self._at(task.id), counts, salt))
 
     def disputed(self, task_id: str, names: Sequence[str]) -> dict[str, int]:
         """Those of `names` that have opened their counts, and where that stands in the ledger."""
@@ -272,7 +287,7 @@ class Transaction:
         model = merged.model_sha256
         ordered = sorted(assessments, key=lambda a: a.participant_id)
         stakes = self.ledger.stakes(task.id, [a.participant_id for a in ordered])
-        disputable = disputes_possible(task.terms, self._private(task))
+        disputable = disputes_possible(task.terms)
         settlement, settled = entries.settlement_entries(
             task.terms,
             task.round,
@@ -283,11 +298,9 @@ class Transaction:
             self.ledger.keys(),
             self._meetings(task),
         )
-        if evidence:
-            self._record(*entries.evidence_entries(task.id, task.round, evidence))
         figures = {} if quality is None else quality.figures()
         self._record(
-            *(entries.verdict(task.id, task.round, a) for a in ordered),
+            *judgement(task.terms, task.round, ordered, evidence),
             self._transition(task.id, task.round, State.SCORED),
         )
         places = {r.id: r.index for r in self.ledger.append(settled)}
@@ -343,6 +356,13 @@ class Transaction:
         note = self.ledger_store.checkpoint()
         return 0 if note is None else Checkpoint.parse_text(Note.parse(note).text).size
 
+    def openings(self, task_id: str | None = None) -> Openings:
+        """All that the entries of a task commit to, or those of every task: what its auditor is given."""
+        tasks = [row.id for row in self.market.tasks()] if task_id is None else [task_id]
+        kept = [row for name in tasks for row in self.market.openings(name)]
+        kept.sort(key=lambda row: row.number)
+        return Openings(None, {row.entry_id: parse_canonical(row.opening) for row in kept})
+
     def escrow_left(self, task: TaskRow) -> int:
         """Micro-credits still reserved for a task."""
         return self.ledger.balance(escrow(task.id)).credits_pending
@@ -385,15 +405,12 @@ class Transaction:
                 meetings.add(part["draws"])
         return meetings
 
-    def _private(self, task: TaskRow) -> list[str]:
-        """The selected who committed to their counts."""
-        return [c.participant_id for c in self.market.claims(task.id) if c.selected and c.counts_commitment]
-
     def _awards(self, task: TaskRow) -> list[Entry]:
         """What pays the disputes of every round that kept something back for them."""
         rounds = range(1, task.round + 1)
         kept = self.ledger_store.reservations([entries.dispute_reservation(task.terms, r) for r in rounds])
-        disputed = sorted(self.disputed(task.id, self._private(task))) if kept else []
+        selected = [claim.participant_id for claim in self.market.claims(task.id) if claim.selected]
+        disputed = sorted(self.disputed(task.id, selected)) if kept else []
         found: list[Entry] = []
         for round_ in rounds:
             if entries.dispute_reservation(task.terms, round_) not in kept:
@@ -468,5 +485,7 @@ class Transaction:
         return task.deadline is not None and self.now >= task.deadline
 
     def _record(self, *recorded: Entry) -> int:
-        """Appends entries; returns the index of the last."""
-        return self.ledger.append(recorded)[-1].index
+        """Appends entries and keeps what they commit to; returns the index of the last."""
+        appended = self.ledger.append(recorded)
+        self.market.add_openings(appended[0].index, recorded)
+        return appended[-1].index

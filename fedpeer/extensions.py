@@ -5,7 +5,7 @@
 
 group                  what the entry point is                                        used by
 fedpeer.attacks        an `Attack`                                                    `fedpeer arena --attack`
-fedpeer.payment_rules  (terms, assessment, peers' assessments) to credits, a Decimal  `fedpeer arena --rule`
+fedpeer.payment_rules  (terms, outcome, peers' outcomes) to credits, a Decimal  `fedpeer arena --rule`
 fedpeer.selections     (terms, claimed degrees by name) to the names that train       `fedpeer arena --selection`
 fedpeer.aggregations   (models, samples) to a model, all of one layout                `fedpeer arena --aggregation`
 fedpeer.datasets       a function to (whole, held-out or None), both `LabelledData`   `dataset` of a task file

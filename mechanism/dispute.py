@@ -1,6 +1,6 @@
-"""A dispute: private counts are opened, and a claim that they bear out is paid.
+"""A dispute: counts are opened to the coordinator and the auditor, and a claim that they bear out is paid.
 
-A participant that commits to its counts claims their degree alone. Once a round is settled it may open them,
+A participant commits to its counts and claims their degree. Once a round is settled it may open them,
 once for the whole task. They must be those that it committed to and give the degree that it claimed. Then each
 settled round is reviewed: where the claimed degree d lies within the evidence's prediction interval, the round pays
 
@@ -14,13 +14,13 @@ Opened counts are the participant's word; only their degree can be held against 
 interval could gain is in docs/evidence.md.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from mechanism.degree import noniid_degree
 from mechanism.errors import FieldError
-from mechanism.settlement import MICRO, Assessment, unpenalised
+from mechanism.settlement import MICRO, Assessment, Outcome, outcome_of, payment_against
 from mechanism.statements import commit_counts
 from mechanism.terms import Terms
 
@@ -43,19 +43,18 @@ class Review:
     award_micro: int
 
 
-def disputes_possible(terms: Terms, private: Collection[str]) -> bool:
-    """Whether a settled round keeps back the rest of its reservation.
-
-    Args:
-        private: those of the selected who committed to their counts.
-    """
-    return bool(private) and terms.schedule.dispute_seconds > 0 and terms.rule.name == DISPUTED_RULE
+def disputes_possible(terms: Terms) -> bool:
+    """Whether a settled round keeps back the rest of its reservation."""
+    return terms.schedule.dispute_seconds > 0 and terms.rule.name == DISPUTED_RULE
 
 
 def check_opening(
-    terms: Terms, commitment: bytes, claimed: Fraction, counts: Sequence[int], salt: bytes
+    terms: Terms, commitment: bytes, claimed: Fraction | None, counts: Sequence[int], salt: bytes
 ) -> None:
     """That opened counts are those behind a claim.
+
+    Args:
+        claimed: the degree; None where it is not known.
 
     Raises:
         FieldError: a salt of another length, counts that are not a histogram, others than those that were committed
@@ -64,16 +63,18 @@ def check_opening(
     degree = noniid_degree(counts, terms.reference)
     if commit_counts(counts, salt) != commitment:
         raise FieldError("counts", list(counts), "with the salt, those that the claim committed to")
-    if degree != claimed:
+    if claimed is not None and degree != claimed:
         raise FieldError("counts", list(counts), f"those of the claimed degree {claimed}; theirs is {degree}")
 
 
-def review(terms: Terms, subject: Assessment, peers: Sequence[Assessment], paid_micro: int) -> Review:
+def review(
+    terms: Terms, subject: Assessment, peers: Sequence[Assessment | Outcome], paid_micro: int
+) -> Review:
     """What the round of an opened claim pays on top. Pure: the ledger's verifier calls it again.
 
     Args:
         subject: the assessment that the round was settled on.
-        peers: those of its peers, in id order; empty where it had none.
+        peers: those of its peers, or their outcomes, in id order; empty where it had none.
         paid_micro: what the round paid it.
     """
     if subject.verified_micro is None or subject.lower_micro is None or subject.upper_micro is None:
@@ -86,8 +87,8 @@ def review(terms: Terms, subject: Assessment, peers: Sequence[Assessment], paid_
             f"The claimed degree of {_text(round(claimed))} lies outside what the model shows, {interval}.",
             0,
         )
-    as_claimed = replace(subject, verified_micro=round(claimed))
-    award = max(0, unpenalised(terms, as_claimed, list(peers) or [as_claimed]) - paid_micro)
+    as_claimed = replace(outcome_of(terms, subject), verified_micro=round(claimed), penalty_micro=0)
+    award = max(0, payment_against(terms, as_claimed, list(peers) or [as_claimed]) - paid_micro)
     return Review(
         True,
         f"The claimed degree of {_text(round(claimed))} agrees with what the model shows, {interval}"

@@ -5,14 +5,15 @@ For participant k with peers P_k (drawn by `mechanism.peers` among the scored, n
 multiplier m_k in [0, 1] and a weight w_k in [0, 1] (`mechanism.coverage`),
 
     verified:  a_k = max(0, w_k * m_k * mean_{j in P_k} f(Q / (Phi*v_k^2 + Phi*v_j^2 + Upsilon))
-                            - lambda*(claim_k - v_k)^2 - fee*(1 - w_k))
-    paper:     a_k =       mean_{j in P_k} f(Q / (Phi*claim_k^2 + Phi*claim_j^2 + Upsilon))
+                            - penalty_k - fee*(1 - w_k)),    penalty_k = lambda*(claim_k - v_k)^2
+    paper:     the same with m_k = 1, no penalty and no fee, v the claimed degree in millionths
 
     others:    a_k = w_k * s_k * f(Q / Upsilon), s_k in [0, 1] the evidence's score of k by the rule
 
 in credits, computed in `decimal` with 28 digits, half-even; under a logarithm the mean is the logarithm of one product
-over the number of peers. A participant that is not scored is paid nothing
-and is nobody's peer; one without any peer stands in for its own. The round's amounts become micro-credits by
+over the number of peers. A penalty is rounded up to a micro-credit first: so what a round pays follows from `Outcome`s
+alone, which a log shows to everybody, and an `Assessment` need not be shown. A participant that is not scored is paid
+nothing and is nobody's peer; one without any peer stands in for its own. The round's amounts become micro-credits by
 largest remainder: the sum is rounded down, and the units that the single floors lose go to the largest
 fractions, ties in participant-id order. What remains of the sum, below one micro-credit, is taken from escrow
 as one micro-credit into the rounding account.
@@ -43,7 +44,7 @@ MICRO = 1_000_000
 _MICRO_DIGITS = 6
 
 #: Name of this arithmetic in ledger entries. Any change of a payment's last digit needs a new name.
-ARITHMETIC = "decimal28-half-even/largest-remainder-v3"
+ARITHMETIC = "decimal28-half-even/largest-remainder-v4"
 
 #: A number as evidence and aggregations write it: no exponent, no blanks, digits that are ASCII.
 PLAIN_DECIMAL = re.compile(r"-?[0-9]{1,30}(\.[0-9]{1,30})?")
@@ -143,13 +144,49 @@ class Assessment:
 
 
 @dataclass(frozen=True)
+class Outcome:
+    """What of an assessment a payment rests on, and all of it that a log shows to everybody (`outcome_of`).
+
+    Attributes:
+        participant_id, model_sha256, verified_micro, multiplier_ppm, refuted, cluster: as of `Assessment`.
+        weight_micro: w_k, millionths.
+        penalty_micro: of the claim, micro-credits, rounded up.
+        scores: under a rule that pays on one, the score of that rule by its name; else empty.
+        verdicts: each screen's name and whether it was passed, in the order applied.
+    """
+
+    participant_id: str
+    model_sha256: bytes
+    verified_micro: int | None
+    weight_micro: int = MICRO
+    multiplier_ppm: int = MICRO
+    penalty_micro: int = 0
+    refuted: bool = False
+    cluster: str | None = None
+    scores: Mapping[str, str] = field(default_factory=dict)
+    verdicts: tuple[tuple[str, bool], ...] = ()
+
+    def __post_init__(self) -> None:
+        for name in ("verified_micro", "weight_micro", "multiplier_ppm"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value <= MICRO:
+                raise FieldError(name, value, f"an integer in [0, {MICRO}]")
+        if self.penalty_micro < 0:
+            raise FieldError("penalty_micro", self.penalty_micro, "an integer of at least 0")
+
+    @property
+    def scored(self) -> bool:
+        return self.verified_micro is not None
+
+
+@dataclass(frozen=True)
 class Payment(Readable):
     """One participant's line of a settlement; all amounts in micro-credits.
 
     Attributes:
         peers: who it was scored against, in id order; empty where it was not scored or had no peer.
         gross_micro: before penalty and fee, rounded down; for the explanation only.
-        penalty_micro: of the claim, rounded up; for the explanation only.
+        penalty_micro: of the claim.
         fee_micro: of the weight, rounded up; for the explanation only.
         paid_micro: what it earns in this round.
         withheld_micro: the part of it that goes to the stake.
@@ -192,14 +229,33 @@ class Settlement:
 
 
 #: A rule: (terms, participant, its peers) to what a participant of weight 1 gets before penalty and fee, in credits.
-PaymentRule = Callable[[Terms, Assessment, Sequence[Assessment]], Decimal]
+PaymentRule = Callable[[Terms, Outcome, Sequence[Outcome]], Decimal]
+
+
+def outcome_of(terms: Terms, found: Assessment | Outcome) -> Outcome:
+    """What of an assessment the payment rests on; an outcome as it is."""
+    if isinstance(found, Outcome):
+        return found
+    kept = {terms.rule.name: found.scores[terms.rule.name]} if terms.rule.name in found.scores else {}
+    return Outcome(
+        found.participant_id,
+        found.model_sha256,
+        found.verified_micro,
+        weight_micro(terms, found),
+        found.multiplier_ppm,
+        in_micro(_penalty(terms, found), ROUND_CEILING) if found.scored else 0,
+        found.refuted,
+        found.cluster,
+        kept if found.scored else {},
+        tuple([(verdict.screen, verdict.passed) for verdict in found.verdicts]),
+    )
 
 
 def settle_round(
     terms: Terms,
     round_: int,
     draw: Draw,
-    assessments: Sequence[Assessment],
+    assessments: Sequence[Assessment | Outcome],
     stakes: Mapping[str, int] | None = None,
     own_rule: PaymentRule | None = None,
     meetings: Meetings | None = None,
@@ -212,7 +268,7 @@ def settle_round(
         round_: 1..T.
         draw: the revealed seed of the round and the draw share of every model that was received in time; the caller
             has checked them against the commitment and the claims.
-        assessments: of everyone selected, in any order, those who sent nothing included.
+        assessments: of everyone selected, in any order, those who sent nothing included; or what a log shows of them.
         stakes: micro-credits of stake that each participant has in this task before the round.
         own_rule: pays in place of the rule that the terms name; for studies, which keep no ledger.
         meetings: of the rounds of the task before; None: there is none.
@@ -225,7 +281,7 @@ def settle_round(
     """
     if not 1 <= round_ <= terms.schedule.rounds:
         raise FieldError("round", round_, f"1 to {terms.schedule.rounds}")
-    by_id = {a.participant_id: a for a in sorted(assessments, key=_participant)}
+    by_id = {a.participant_id: outcome_of(terms, a) for a in sorted(assessments, key=_participant)}
     if len(by_id) != len(assessments):
         raise SettlementError("a participant is assessed twice in one round; expected one assessment each")
     scored = [name for name, assessment in by_id.items() if assessment.verified_micro is not None]
@@ -246,10 +302,10 @@ def settle_round(
         assessment = by_id[name]
         met = [by_id[peer] for peer in peers[name]] or [assessment]
         gross = gross_payment(terms, assessment, met, own_rule)
-        penalty, fee = _penalty(terms, assessment), weight_fee(terms, assessment)
-        gross_of[name], penalty_of[name] = in_micro(gross, ROUND_FLOOR), in_micro(penalty, ROUND_CEILING)
+        fee = weight_fee(terms, assessment)
+        gross_of[name], penalty_of[name] = in_micro(gross, ROUND_FLOOR), assessment.penalty_micro
         fee_of[name] = in_micro(fee, ROUND_CEILING)
-        net[name] = _net(gross, penalty, fee)
+        net[name] = _net(gross, assessment.penalty_micro, fee)
     paid_of, rounding = largest_remainder(net)
 
     most_stake, lines = terms.rule.stake_micro, []
@@ -271,12 +327,12 @@ def settle_round(
 
 
 def drawn_peers(
-    terms: Terms, draw: Draw, by_id: Mapping[str, Assessment], meetings: Meetings | None = None
+    terms: Terms, draw: Draw, by_id: Mapping[str, Outcome], meetings: Meetings | None = None
 ) -> dict[str, tuple[str, ...]]:
     """Whom each of the scored is scored against.
 
     Args:
-        by_id: the round's assessments.
+        by_id: of the round.
         meetings: of the rounds of the task before; None: there is none. Under `verified` the least met are drawn.
     """
     everyone = frozenset(name for name, assessment in by_id.items() if assessment.scored)
@@ -290,7 +346,7 @@ def drawn_peers(
     return peers
 
 
-def expected_payments(terms: Terms, assessments: Sequence[Assessment]) -> dict[str, int]:
+def expected_payments(terms: Terms, assessments: Sequence[Assessment | Outcome]) -> dict[str, int]:
     """What the round pays if each participant meets every candidate instead of the peers that are drawn.
 
     The draw is uniform while the same people are scored in every round (`mechanism.peers`), so this is then the mean of
@@ -298,14 +354,15 @@ def expected_payments(terms: Terms, assessments: Sequence[Assessment]) -> dict[s
     scatter around it, the less the more peers the rule draws.
 
     Args:
-        assessments: of everyone selected. Of more than `STAND_INS` that are scored, so many stand for all, of evenly
+        assessments: as of `settle_round`. Of more than `STAND_INS` that are scored, so many stand for all, of evenly
             spaced ranks by degree: nothing is paid by what is expected.
 
     Returns:
         micro-credits by participant id, rounded down; 0 where the participant is not scored.
     """
     scored = sorted(
-        (a for a in assessments if a.scored), key=lambda a: (_verified_degree(a), a.participant_id)
+        (outcome_of(terms, a) for a in assessments if a.scored),
+        key=lambda a: (_verified_degree(a), a.participant_id),
     )
     if (size := len(scored)) > STAND_INS:
         met = [scored[(2 * i + 1) * size // (2 * STAND_INS)] for i in range(STAND_INS)]
@@ -319,31 +376,26 @@ def expected_payments(terms: Terms, assessments: Sequence[Assessment]) -> dict[s
     return expected
 
 
-def payment_against(terms: Terms, subject: Assessment, peers: Sequence[Assessment]) -> int:
+def payment_against(
+    terms: Terms, subject: Assessment | Outcome, peers: Sequence[Assessment | Outcome]
+) -> int:
     """a_k of a scored participant against these peers, in micro-credits, rounded down: before the largest remainder."""
-    return in_micro(
-        _net(gross_payment(terms, subject, peers), _penalty(terms, subject), weight_fee(terms, subject)),
-        ROUND_FLOOR,
-    )
+    own = outcome_of(terms, subject)
+    gross = gross_payment(terms, own, [outcome_of(terms, peer) for peer in peers])
+    return in_micro(_net(gross, own.penalty_micro, weight_fee(terms, own)), ROUND_FLOOR)
 
 
-def unpenalised(terms: Terms, subject: Assessment, peers: Sequence[Assessment]) -> int:
-    """The same without the penalty of the claim."""
-    return in_micro(
-        _net(gross_payment(terms, subject, peers), _NOTHING, weight_fee(terms, subject)), ROUND_FLOOR
-    )
-
-
-def _net(gross: Decimal, penalty: Decimal, fee: Decimal) -> Decimal:
+def _net(gross: Decimal, penalty_micro: int, fee: Decimal) -> Decimal:
+    penalty = Decimal(penalty_micro).scaleb(-_MICRO_DIGITS, _CONTEXT)
     return max(_NOTHING, _CONTEXT.subtract(_CONTEXT.subtract(gross, penalty), fee))
 
 
 def gross_payment(
-    terms: Terms, subject: Assessment, peers: Sequence[Assessment], own_rule: PaymentRule | None = None
+    terms: Terms, subject: Outcome, peers: Sequence[Outcome], own_rule: PaymentRule | None = None
 ) -> Decimal:
     """What the rule gives a scored participant against these peers, times its weight, in credits."""
     rule = PAYMENT_RULES[terms.rule.name] if own_rule is None else own_rule
-    return _part(rule(terms, subject, peers), weight_micro(terms, subject))
+    return _part(rule(terms, subject, peers), subject.weight_micro)
 
 
 def weight_micro(terms: Terms, subject: Assessment) -> int:
@@ -354,11 +406,11 @@ def weight_micro(terms: Terms, subject: Assessment) -> int:
     return floor(weight(distinct, holders, Fraction(terms.rule.whole_from)) * MICRO)
 
 
-def weight_fee(terms: Terms, subject: Assessment) -> Decimal:
+def weight_fee(terms: Terms, subject: Outcome) -> Decimal:
     """fee * (1 - w_k) under the rule `verified`, else nothing, in credits."""
     if terms.rule.name != "verified":
         return _NOTHING
-    return _part(terms.rule.fee, MICRO - weight_micro(terms, subject))
+    return _part(terms.rule.fee, MICRO - subject.weight_micro)
 
 
 def least_fee_of(terms: Terms) -> Decimal:
@@ -367,12 +419,12 @@ def least_fee_of(terms: Terms) -> Decimal:
     return least_fee(Decimal(most).scaleb(-_MICRO_DIGITS, _CONTEXT), terms.rule.whole_from)
 
 
-def peer_candidates(assessment: Assessment, by_id: Mapping[str, Assessment]) -> frozenset[str]:
+def peer_candidates(assessment: Outcome, by_id: Mapping[str, Outcome]) -> frozenset[str]:
     """Those that may be drawn as a peer: the scored, without the participant and its cluster."""
     return frozenset(name for name, other in by_id.items() if other.scored and may_meet(assessment, other))
 
 
-def may_meet(subject: Assessment, other: Assessment) -> bool:
+def may_meet(subject: Outcome, other: Outcome) -> bool:
     """Whether they are two, and not of one cluster."""
     one = subject.cluster is not None and subject.cluster == other.cluster
     return not one and subject.participant_id != other.participant_id
@@ -434,12 +486,7 @@ def _mean_payment(terms: Terms, squares: Iterable[Decimal]) -> Decimal:
     return terms.payment.exact_mean(ratios, context)
 
 
-def _paper(terms: Terms, subject: Assessment, peers: Sequence[Assessment]) -> Decimal:
-    own = subject.claimed_degree
-    return _mean_payment(terms, [_squares(own, peer.claimed_degree) for peer in peers])
-
-
-def _verified(terms: Terms, subject: Assessment, peers: Sequence[Assessment]) -> Decimal:
+def _paid_by_degree(terms: Terms, subject: Outcome, peers: Sequence[Outcome]) -> Decimal:
     square = _verified_degree(subject) ** 2
     sums = [Decimal(square + _verified_degree(peer) ** 2) for peer in peers]
     gross = _mean_payment(terms, [each.scaleb(-2 * _MICRO_DIGITS, _CONTEXT) for each in sums])
@@ -449,7 +496,7 @@ def _verified(terms: Terms, subject: Assessment, peers: Sequence[Assessment]) ->
 def _scored(rule: str) -> PaymentRule:
     """a_k = s_k * f(Q / Upsilon), for the evidence's score s_k in [0, 1] by that rule; no peer matters."""
 
-    def pay(terms: Terms, subject: Assessment, peers: Sequence[Assessment]) -> Decimal:
+    def pay(terms: Terms, subject: Outcome, peers: Sequence[Outcome]) -> Decimal:
         if rule not in subject.scores:
             raise SettlementError(f"{subject.participant_id} is scored and has no {rule} score")
         text = subject.scores[rule]
@@ -482,7 +529,7 @@ def _part(amount: Decimal, micro: int) -> Decimal:
     return _CONTEXT.multiply(amount, Decimal(micro).scaleb(-_MICRO_DIGITS, _CONTEXT))
 
 
-def _verified_degree(assessment: Assessment) -> int:
+def _verified_degree(assessment: Assessment | Outcome) -> int:
     if assessment.verified_micro is None:
         raise SettlementError(f"{assessment.participant_id} has no verified degree and cannot be paid on it")
     return assessment.verified_micro
@@ -497,7 +544,7 @@ def in_micro(credits_: Decimal, rounding: str) -> int:
 
 #: The rules that terms can name.
 PAYMENT_RULES: Mapping[str, PaymentRule] = {
-    "paper": _paper,
-    "verified": _verified,
+    "paper": _paid_by_degree,
+    "verified": _paid_by_degree,
     **{name: _scored(name) for name in ("leave_one_out", "shapley", "correlated_agreement", "dmi")},
 }

@@ -4,6 +4,9 @@ The signature is ECDSA over P-256 with SHA-256 (deterministic nonces, RFC 6979),
 certificate, over the canonical JSON of the statement's record (`mechanism.records`). These bytes travel with the
 signature, and the same record stands in the ledger beside it, so that an outsider checks it with the public key of
 the enrolment entry.
+
+What a statement says of a participant's data is not in it: it commits to that by the salted SHA-256 of an *opening*
+(`ClaimOpening`, `ModelOpening`), which goes to the coordinator beside the statement and is not published.
 """
 
 from collections.abc import Sequence
@@ -16,17 +19,20 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from mechanism.canonical import canonical_digest
+from mechanism.canonical import Json, canonical_digest
 from mechanism.errors import FieldError
 from mechanism.peers import DRAW_BYTES
 from mechanism.records import Recorded
-from mechanism.terms import MAX_LABELS, identifier
+from mechanism.terms import identifier
 
 #: Places after the point of an effort coefficient.
 EFFORT_PLACES = 6
 
 #: Bytes of a nonce; enough that it never repeats.
 NONCE_BYTES = 16
+
+#: Random bytes of a salt: enough that what it hides cannot be guessed.
+SALT_BYTES = 32
 
 
 @dataclass(frozen=True)
@@ -37,10 +43,8 @@ class ClaimStatement(Recorded):
         submission_id: chosen by the participant, once for ever.
         task_id, terms_digest: what is agreed to.
         participant_id: the one that claims.
-        effort: coefficient in [0, 1], at most six places.
-        degree: claimed non-iid degree after the effort, in [0, 1].
-        counts: counts after the effort, or None where they stay private.
-        counts_commitment: salted SHA-256 of the counts where they stay private, else empty.
+        commitment: digest of its `ClaimOpening`, 32 bytes.
+        counts_commitment: of the counts after the effort (`commit_counts`), 32 bytes; a dispute opens it.
         draw_head: head of the chain of the participant's draw shares (`mechanism.peers`), 32 bytes.
         nonce: from the coordinator.
     """
@@ -51,24 +55,41 @@ class ClaimStatement(Recorded):
     task_id: str
     terms_digest: bytes = field(metadata={"key": "terms"})
     participant_id: str
-    effort: Decimal
-    degree: Fraction
-    counts: tuple[int, ...] | None = field(metadata={"most": MAX_LABELS})
+    commitment: bytes
     counts_commitment: bytes
     draw_head: bytes
     nonce: bytes
 
     def __post_init__(self) -> None:
         _header(self)
+        _committed("commitment", self.commitment)
+        _committed("counts_commitment", self.counts_commitment)
+        _drawn("draw_head", self.draw_head)
+
+
+@dataclass(frozen=True)
+class ClaimOpening(Recorded):
+    """What a claim commits to.
+
+    Attributes:
+        effort: coefficient in [0, 1], at most six places.
+        degree: claimed non-iid degree after the effort, in [0, 1].
+        salt: 32 random bytes.
+    """
+
+    what: ClassVar[str] = "opening"
+    effort: Decimal
+    degree: Fraction
+    salt: bytes
+
+    def __post_init__(self) -> None:
         if not self.effort.is_finite() or not 0 <= self.effort <= 1:
             raise FieldError("effort", self.effort, "a decimal in [0, 1]")
         if int(self.effort.as_tuple().exponent) < -EFFORT_PLACES:
             raise FieldError("effort", self.effort, f"at most {EFFORT_PLACES} decimal places")
         if not 0 <= self.degree <= 1:
             raise FieldError("degree", self.degree, "a rational in [0, 1]")
-        if len(self.counts_commitment) != (32 if self.counts is None else 0):
-            raise FieldError("counts", self.counts, "either counts or a commitment of 32 bytes to them")
-        _drawn("draw_head", self.draw_head)
+        check_salt(self.salt)
 
 
 @dataclass(frozen=True)
@@ -77,7 +98,7 @@ class ModelStatement(Recorded):
 
     Attributes:
         model_sha256, model_bytes: of the whole safetensors file.
-        samples: how many the model was trained on, >= 1.
+        commitment: digest of its `ModelOpening`, 32 bytes.
         draw_share: the round's value of the chain that the claim commits to, 32 bytes.
     """
 
@@ -90,7 +111,7 @@ class ModelStatement(Recorded):
     round: int
     model_sha256: bytes
     model_bytes: int
-    samples: int
+    commitment: bytes
     draw_share: bytes
     nonce: bytes
 
@@ -100,14 +121,44 @@ class ModelStatement(Recorded):
             raise FieldError("round", self.round, "a round of at least 1")
         if len(self.model_sha256) != 32:
             raise FieldError("model_sha256", self.model_sha256.hex(), "32 bytes of SHA-256")
-        for name in ("model_bytes", "samples"):
-            if getattr(self, name) < 1:
-                raise FieldError(name, getattr(self, name), "at least 1")
+        if self.model_bytes < 1:
+            raise FieldError("model_bytes", self.model_bytes, "at least 1")
+        _committed("commitment", self.commitment)
         _drawn("draw_share", self.draw_share)
 
 
-#: What a participant signs.
+@dataclass(frozen=True)
+class ModelOpening(Recorded):
+    """What a model's statement commits to.
+
+    Attributes:
+        samples: how many the model was trained on, >= 1.
+        salt: 32 random bytes.
+    """
+
+    what: ClassVar[str] = "opening"
+    samples: int
+    salt: bytes
+
+    def __post_init__(self) -> None:
+        if self.samples < 1:
+            raise FieldError("samples", self.samples, "at least 1")
+        check_salt(self.salt)
+
+
+#: What a participant signs, and what goes with it.
 Statement: TypeAlias = ClaimStatement | ModelStatement
+StatementOpening: TypeAlias = ClaimOpening | ModelOpening
+
+
+def check_opened(statement: Statement, opening: StatementOpening) -> None:
+    """Raises FieldError for an opening that is not the one that the statement commits to."""
+    if opening.digest != statement.commitment:
+        raise FieldError(
+            "commitment",
+            statement.commitment.hex(),
+            f"{opening.digest.hex()}, the digest of the opening that came with the {statement.kind}",
+        )
 
 
 def sign_statement(statement: Statement, key: ec.EllipticCurvePrivateKey) -> bytes:
@@ -126,10 +177,25 @@ def signature_holds(statement: Statement, signature: bytes, key: ec.EllipticCurv
 
 
 def commit_counts(counts: Sequence[int], salt: bytes) -> bytes:
-    """Commitment to private counts: SHA-256 of their canonical record with a salt of 32 random bytes."""
-    if len(salt) != 32:
-        raise FieldError("salt", f"{len(salt)} bytes", "32 random bytes")
-    return canonical_digest({"counts": [int(c) for c in counts], "salt": salt.hex()})
+    """Commitment to counts: SHA-256 of their canonical record with a salt of 32 random bytes."""
+    return canonical_digest(counts_opening(counts, salt))
+
+
+def counts_opening(counts: Sequence[int], salt: bytes) -> dict[str, Json]:
+    """What `commit_counts` commits to."""
+    return {"counts": [int(c) for c in counts], "salt": check_salt(salt).hex()}
+
+
+def check_salt(salt: bytes) -> bytes:
+    """The salt; FieldError where it has another length."""
+    if len(salt) != SALT_BYTES:
+        raise FieldError("salt", f"{len(salt)} bytes", f"{SALT_BYTES} random bytes")
+    return salt
+
+
+def _committed(name: str, value: bytes) -> None:
+    if len(value) != 32:
+        raise FieldError(name, value.hex(), "32 bytes of SHA-256")
 
 
 def _drawn(name: str, value: bytes) -> None:

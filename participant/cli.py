@@ -394,13 +394,13 @@ def keys(
 @app.command()
 def dispute(
     task_id: Annotated[
-        str, typer.Argument(metavar="TASK", help="A task that was claimed with private counts.")
+        str, typer.Argument(metavar="TASK", help="A task that was claimed from this state folder.")
     ],
     config: ConfigOption = Path(CONFIG_FILE),
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Open the counts behind a private claim, to be paid as claimed where the evidence agrees.
+    """Open the counts behind a claim to the coordinator, to be paid as claimed where the evidence agrees.
 
     Works while a service runs. Repeat it to see how the dispute stands.
     """
@@ -414,7 +414,7 @@ def dispute(
         if as_json or not sys.stdin.isatty():
             raise _mistake("nobody can be asked here; give --yes to open the counts")
         typer.confirm(
-            f"The counts of {settings.id} in {task_id} will stand in the ledger, for ever. Open them?",
+            f"The coordinator and the auditor will learn the counts of {settings.id} in {task_id}. Open them?",
             abort=True,
             err=True,
         )
@@ -427,6 +427,37 @@ def dispute(
         _print_json({"id": settings.id, **found.record()})
     else:
         typer.echo(str(found))
+
+
+@app.command()
+def openings(
+    task_id: Annotated[str, typer.Argument(metavar="TASK", help="A task that you take or took part in.")],
+    config: ConfigOption = Path(CONFIG_FILE),
+    out: Annotated[
+        Path | None, typer.Option(help="The file to write; TASK.openings.jsonl where it is left out.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Fetch what the ledger only commits to about you: your measurements, sentences and figures.
+
+    Then: fedpeer ledger verify SOURCE --openings FILE. It holds them against the ledger's commitments, and recomputes
+    your degree and your verdicts in tasks that have ended, when the rounds' evidence comes with them.
+    """
+    from participant.openings import fetch_openings
+
+    settings, path = _settings(config), out or Path(f"{task_id}.openings.jsonl")
+    with Client(_endpoint(settings)) as client:
+        found = client.transport.run(fetch_openings(task_id, settings.id, client.steps))
+    try:
+        path.write_bytes(b"".join(line + b"\n" for line in found.lines()))
+    except OSError as error:
+        raise _mistake(f"{path} cannot be written ({error.strerror}); name another with --out") from None
+    rounds = sum(name.endswith("/evidence") for name in found.by_id)
+    if as_json:
+        _print_json({"id": settings.id, "file": str(path), "openings": len(found.by_id), "evidence": rounds})
+        return
+    later = "" if rounds else "; the rounds' evidence comes with them when the task has ended"
+    typer.echo(f"wrote {counted(len(found.by_id), 'opening')} to {path}{later}")
 
 
 @app.command()

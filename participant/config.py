@@ -110,7 +110,6 @@ class TaskSection(_Section):
         factory: "module:name" of a callable that returns a `participant.Task`.
         options: its keyword arguments; beside `data`, those of `participant.adapters.workload.WorkloadTask`.
         folders: beside `data`, where the files of the task's workload lie.
-        private_counts: claim a commitment in place of the counts.
         effort: left out beside `data`: none, since the data stay as they are.
     """
 
@@ -119,7 +118,6 @@ class TaskSection(_Section):
     factory: str | None = None
     options: dict[str, Any] = Field(default_factory=dict)
     folders: list[Path] = Field(default_factory=list)
-    private_counts: bool = False
     effort: EffortSection = EffortSection()
 
     @model_validator(mode="after")

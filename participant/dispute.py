@@ -1,7 +1,8 @@
-"""Opening the counts behind a private claim, to be paid as claimed where the evidence agrees.
+"""Opening the counts behind a claim to the coordinator, to be paid as claimed where the evidence agrees.
 
-It tells everyone the counts, for ever: they stand in the ledger. It can be done once a round is settled and until the
-task ends, and again at any time to see how it stands; the coordinator takes it once.
+The coordinator and a task's auditor learn the counts; the ledger says that there is a dispute, and what it brought. It
+can be done once a round is settled and until the task ends, and again at any time to see how it stands; the coordinator
+takes it once.
 
 What the coordinator last answered is kept in a file of the state folder, for `earnings`: not in the journal, which a
 running service holds while the command opens a dispute.
@@ -48,7 +49,7 @@ class Dispute(Readable):
     """How a dispute stands.
 
     Attributes:
-        ledger_index: where the opened counts stand in the ledger.
+        ledger_index: where the dispute stands in the ledger.
         rounds: those that are settled so far.
         paid: the task has ended, and the awards are posted.
     """
@@ -94,7 +95,7 @@ def open_dispute(task_id: str, market: MarketSteps, journal: Journal) -> Steps[D
     """Opens the counts that the journal has of a task.
 
     Raises:
-        StateError: this journal has no private claim for the task.
+        StateError: this journal has no claim for the task.
         WrongStateError: the coordinator takes no dispute: the terms know none, or the task has ended.
         NotFoundError: no round is settled yet.
     """
@@ -116,8 +117,8 @@ def opening(task_id: str, journal: Journal) -> market_pb2.OpenDisputeRequest:
     record = journal.task(task_id)
     if record is None or record.counts is None or record.salt is None:
         raise StateError(
-            f"there is no private claim for task {task_id!r} in this state folder; only counts that were claimed with "
-            "private_counts can be opened, from the folder that claimed them"
+            f"there is no claim for task {task_id!r} in this state folder; counts can be opened from the folder that "
+            "claimed them"
         )
     return market_pb2.OpenDisputeRequest(task_id=task_id, counts=json.loads(record.counts), salt=record.salt)
 

@@ -8,7 +8,6 @@ import hashlib
 import hmac
 import json
 import math
-import secrets
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from cryptography.hazmat.primitives.asymmetric import ec
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from fedpeer.protocol.codec import decode_signed, encode_signed
+from fedpeer.protocol.codec import decode_opening, decode_signed, encode_signed
 from fedpeer.protocol.errors import Code
 from fedpeer.protocol.faults import Outlook, outlook
 from fedpeer.protocol.limits import MAX_REASON_CHARACTERS
@@ -31,7 +30,9 @@ from mechanism.degree import noniid_degree, stratum_counts
 from mechanism.errors import FieldError
 from mechanism.peers import draw_head, draw_share
 from mechanism.statements import (
+    ClaimOpening,
     ClaimStatement,
+    ModelOpening,
     ModelStatement,
     commit_counts,
     sign_statement,
@@ -78,6 +79,9 @@ LOOK_SECONDS = 15.0
 
 _SHARES = b"fedpeer draw shares v1"
 
+#: Label of the salts of openings.
+_SALTS = b"fedpeer opening salts v1"
+
 
 @dataclass(frozen=True)
 class Assignment:
@@ -100,7 +104,6 @@ class Engagement:
 
     Attributes:
         standing: how the coordinator last said that the task stands, and what it holds of this participant.
-        private_counts: claim a commitment in place of the counts.
         watch: looks at the keys of this participant's name; None: nobody does.
     """
 
@@ -111,7 +114,6 @@ class Engagement:
     market: MarketSteps
     journal: Journal
     models: ModelStore
-    private_counts: bool = False
     watch: "KeyWatch | None" = None
 
     @property
@@ -217,7 +219,8 @@ class Engagement:
     def _check_effort(self, effort: Decimal, record: SubmissionRecord) -> None:
         if not record.message:  # the journal was lost
             return
-        claimed = decode_signed(ClaimStatement, _signed(record)).effort
+        message = _signed(record)
+        claimed = decode_opening(ClaimOpening, decode_signed(ClaimStatement, message), message).effort
         if claimed != effort:
             raise EffortError(
                 f"the effort is {effort.normalize():f}, but {claimed.normalize():f} was claimed for task "
@@ -288,9 +291,10 @@ class Engagement:
         path = self.trained_path(record.round)
         if record.receipt is None or not record.message or not path.exists():
             return
-        said = decode_signed(ModelStatement, _signed(record))
+        message = _signed(record)
+        said = decode_signed(ModelStatement, message)
         other_weights = file_digest(path) != said.model_sha256
-        other_samples = samples != said.samples
+        other_samples = samples != decode_opening(ModelOpening, said, message).samples
         self.models.forget(self.task_id, record.round)
         if other_weights or other_samples:
             raise SubmittedError(
@@ -458,21 +462,20 @@ class Engagement:
         self.models.forget(self.task_id, round_)
 
     def _prepare_claim(self, effort: Decimal, counts: tuple[int, ...]) -> SubmissionRecord:
-        salt = secrets.token_bytes(32) if self.private_counts else None
-        draw_secret = self._draw_secret()
+        draw_secret, name = self._draw_secret(), self._submission_id("claim", 0)
+        salt = self._salt("counts")
+        opening = ClaimOpening(effort, noniid_degree(counts, self.terms.reference), self._salt(name))
         statement = ClaimStatement(
-            submission_id=self._submission_id("claim", 0),
+            submission_id=name,
             task_id=self.task_id,
             terms_digest=self.terms.digest,
             participant_id=self.participant_id,
-            effort=effort,
-            degree=noniid_degree(counts, self.terms.reference),
-            counts=None if salt else counts,
-            counts_commitment=commit_counts(counts, salt) if salt else b"",
+            commitment=opening.digest,
+            counts_commitment=commit_counts(counts, salt),
             draw_head=draw_head(draw_secret, self.terms.schedule.rounds),
             nonce=self.standing.nonce,
         )
-        message = encode_signed(statement, sign_statement(statement, self.key))
+        message = encode_signed(statement, sign_statement(statement, self.key), opening)
         self.journal.set_effort(self.task_id, str(effort))
         self.journal.set_claim(self.task_id, json.dumps(list(counts)), salt, draw_secret)
         return self.journal.prepare(
@@ -491,22 +494,28 @@ class Engagement:
                 "that no batch was made of, or weights that are copied before the training and returned",
                 public="the training moved no weight",
             )
+        name = self._submission_id("model", round_)
+        opening = ModelOpening(samples, self._salt(name))
         statement = ModelStatement(
-            submission_id=self._submission_id("model", round_),
+            submission_id=name,
             task_id=self.task_id,
             terms_digest=self.terms.digest,
             participant_id=self.participant_id,
             round=round_,
             model_sha256=file_digest(path),
             model_bytes=path.stat().st_size,
-            samples=samples,
+            commitment=opening.digest,
             draw_share=draw_share(self._draw_secret(), self.terms.schedule.rounds, round_),
             nonce=self.standing.nonce,
         )
-        message = encode_signed(statement, sign_statement(statement, self.key))
+        message = encode_signed(statement, sign_statement(statement, self.key), opening)
         return self.journal.prepare(
             statement.submission_id, self.task_id, "model", round_, message.SerializeToString(), path.name
         )
+
+    def _salt(self, what: str) -> bytes:
+        """Of what a statement commits to: of the key, so that it outlives the journal."""
+        return opening_salt(self.key, self.terms.digest, self.participant_id, what)
 
     def _draw_secret(self) -> bytes:
         """The end of the chain that the claim commits to: as it was claimed with, whatever has become of the key; else
@@ -624,6 +633,17 @@ def share_secret(key: ec.EllipticCurvePrivateKey, terms_digest: bytes, participa
     return hmac.digest(private, _SHARES + terms_digest + participant_id.encode(), "sha256")
 
 
+def opening_salt(
+    key: ec.EllipticCurvePrivateKey, terms_digest: bytes, participant_id: str, what: str
+) -> bytes:
+    """The salt of what a participant commits to in a task: 32 bytes that only the key's holder can tell.
+
+    HMAC-SHA-256(the key's private value, 32 bytes, label | digest of the terms | participant id | "/" | what)
+    """
+    private = key.private_numbers().private_value.to_bytes(32, "big")
+    return hmac.digest(private, _SALTS + terms_digest + f"{participant_id}/{what}".encode(), "sha256")
+
+
 def published(task_id: str, market: MarketSteps) -> "Steps[tuple[market_pb2.Task, Terms]]":
     """A task as the coordinator describes it now, and its terms, checked; nothing is agreed to.
 
@@ -653,7 +673,6 @@ def join(
     market: MarketSteps,
     journal: Journal,
     models: ModelStore,
-    private_counts: bool = False,
     watch: "KeyWatch | None" = None,
 ) -> Steps[Engagement]:
     """Reads the terms of a task, checks them, and writes down that they are what is agreed to.
@@ -672,7 +691,7 @@ def join(
             f"task {task_id} has other terms than the ones that {participant_id} agreed to; "
             "tell the coordinator's operator"
         )
-    return Engagement(terms, message, participant_id, key, market, journal, models, private_counts, watch)
+    return Engagement(terms, message, participant_id, key, market, journal, models, watch)
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,7 @@ from participant.work import (
 )
 
 if TYPE_CHECKING:
+    from mechanism.ledger.openings import Openings
     from participant.earnings import Earned
     from participant.keys import KeyReport, KeyWatch
     from participant.why import Why
@@ -73,7 +74,6 @@ class Membership(Generic[JoinedKind]):
     Args:
         state: the folder with its key, certificate and journal; see `enroll`.
         market: the coordinator's market address, host:port.
-        private_counts: claim a salted commitment in place of the counts.
         insecure: no TLS. For experiments on one machine, with a coordinator that runs so too.
         backoff: how calls are repeated.
         foreign_keys: what to do where the log holds a key for this name that is not its own: "warn" says so and goes
@@ -95,7 +95,6 @@ class Membership(Generic[JoinedKind]):
         state: Path | str,
         market: str,
         *,
-        private_counts: bool = False,
         insecure: bool = False,
         backoff: Backoff | None = None,
         foreign_keys: ForeignKeys = "refuse",
@@ -111,7 +110,6 @@ class Membership(Generic[JoinedKind]):
         endpoint = self._market_endpoint()
         self._journal = Journal(self._folder.journal)
         self._models = ModelStore(self._folder.models)
-        self._private_counts = private_counts
         self._foreign_keys = foreign_keys
         self._watch: KeyWatch | None = None
         try:
@@ -155,9 +153,9 @@ class Membership(Generic[JoinedKind]):
         return Endpoint(public, authority), _enrolled(request, MarketSteps(backoff), authority)
 
     @call
-    def join(self, task_id: str, *, private_counts: bool | None = None) -> Steps[JoinedKind]:
+    def join(self, task_id: str) -> Steps[JoinedKind]:
         """Agrees to a task's terms, which are checked and written down. Claims nothing yet."""
-        engagement = yield from self._engaged(task_id, private_counts)
+        engagement = yield from self._engaged(task_id)
         joined: JoinedKind = self._joined_kind(self.transport, engagement)
         return joined
 
@@ -169,7 +167,6 @@ class Membership(Generic[JoinedKind]):
         *,
         effort: Effort | None = None,
         on_progress: ActivityCallback | None = None,
-        private_counts: bool | None = None,
     ) -> Steps[TaskReport]:
         """Takes part in a task to its end, from wherever it stands; can be called again after any failure.
 
@@ -179,7 +176,6 @@ class Membership(Generic[JoinedKind]):
                 one that was begun, else the oldest that takes claims; waits until there is one.
             effort: a strategy, a number, or a function of terms and counts; None: `BestResponse()`.
             on_progress: is called with what happens; None: it is shown on standard error where that is a terminal.
-            private_counts: None: as the participant was made.
 
         Raises:
             Paused: Ctrl-C, where the call blocks; the same call goes on with what is kept.
@@ -190,7 +186,7 @@ class Membership(Generic[JoinedKind]):
                 yield from self._keys()  # at once: a task may be long in coming
                 tell(Activity("waiting", "", 0, "waiting for a task that takes claims"))
                 task_id = yield from await_task(self.client.steps, self._journal, self.participant_id)
-            engagement = yield from self._engaged(task_id, private_counts)
+            engagement = yield from self._engaged(task_id)
         except KeyboardInterrupt:
             raise paused(self._journal, self.participant_id) from None
         return (yield from _run(engagement, task, effort, tell))
@@ -261,13 +257,13 @@ class Membership(Generic[JoinedKind]):
 
     @call
     def dispute(self, task_id: str) -> Steps[Dispute]:
-        """Opens the counts behind a private claim, for everyone to see; says what that changes by round.
+        """Opens the counts behind a claim to the coordinator and the auditor; says what that changes by round.
 
         Where the claimed degree agrees with the evidence the round is paid as claimed, when the task ends. Can be
         repeated to see how it stands.
 
         Raises:
-            StateError: no private claim of the task in the state folder.
+            StateError: no claim of the task in the state folder.
             WrongStateError: terms without disputes, or the task has ended.
             NotFoundError: no round is settled yet.
         """
@@ -307,6 +303,19 @@ class Membership(Generic[JoinedKind]):
         return why(task_id, round, self.participant_id, self.client.steps, self._journal)
 
     @call
+    def openings(self, task_id: str) -> "Steps[Openings]":
+        """What the ledger's entries about this participant commit to, and once the task has ended what the rounds'
+        evidence does. `mechanism.ledger.verify.verify_ledger` takes them.
+
+        Raises:
+            NotFoundError: no such task.
+            StateError: what the coordinator gives cannot be read.
+        """
+        from participant.openings import fetch_openings
+
+        return fetch_openings(task_id, self.participant_id, self.client.steps)
+
+    @call
     def keys(self) -> "Steps[KeyReport]":
         """Every key that the log holds for this participant's name, and which of them are its own."""
         return self._keys()
@@ -332,7 +341,7 @@ class Membership(Generic[JoinedKind]):
     def _release(self) -> None:
         self._journal.close()
 
-    def _engaged(self, task_id: str, private_counts: bool | None = None) -> Steps[Engagement]:
+    def _engaged(self, task_id: str) -> Steps[Engagement]:
         return join(
             task_id,
             participant_id=self.participant_id,
@@ -340,7 +349,6 @@ class Membership(Generic[JoinedKind]):
             market=self.client.steps,
             journal=self._journal,
             models=self._models,
-            private_counts=self._private_counts if private_counts is None else private_counts,
             watch=self._key_watch(),
         )
 

@@ -51,6 +51,8 @@ class Settlement(Readable):
         ledger_index: where the payment's entry stands in the ledger.
         proof: a C2SP tlog-proof of that entry; verifies offline.
         expected_micro: what the round would have paid against everybody that could be drawn; the coordinator's word.
+        opening: what the ledger's verdict commits to (`mechanism.ledger.openings`), canonical JSON; empty where the
+            coordinator has erased it.
     """
 
     task_id: str
@@ -65,6 +67,7 @@ class Settlement(Readable):
     ledger_index: int
     proof: str = field(repr=False, default="")
     expected_micro: int = 0
+    opening: bytes = field(repr=False, default=b"")
 
     @property
     def paid(self) -> Decimal:
@@ -190,6 +193,7 @@ def settlement_of(message: market_pb2.Settlement) -> Settlement:
         ledger_index=message.ledger_index,
         proof=message.proof,
         expected_micro=message.expected_micro,
+        opening=message.opening,
     )
 
 

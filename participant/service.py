@@ -229,7 +229,6 @@ class Service:
             task_id,
             effort=worker.section.strategy,
             on_progress=worker.tell,
-            private_counts=worker.section.private_counts,
         )
 
     def _keep_certified(self) -> None:

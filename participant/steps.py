@@ -89,6 +89,7 @@ SUBMIT_MODEL = Method(MARKET + "SubmitModel", M.SubmitModelRequest, M.Receipt)
 REPORT_FAILURE = Method(MARKET + "ReportFailure", M.ReportFailureRequest, M.Receipt)
 GET_RECEIPT = Method(MARKET + "GetReceipt", M.GetReceiptRequest, M.Receipt)
 OPEN_DISPUTE = Method(MARKET + "OpenDispute", M.OpenDisputeRequest, M.Dispute)
+GET_OPENINGS = Method(MARKET + "GetOpenings", M.GetOpeningsRequest, M.OpeningPart)
 GET_SETTLEMENT = Method(MARKET + "GetSettlement", M.GetSettlementRequest, M.Settlement)
 ENROLL = Method("/fedpeer.v1.Enrolment/Enroll", enrolment_pb2.EnrollRequest, enrolment_pb2.EnrollResponse)
 GET_AUTHORITY = Method(
@@ -221,6 +222,28 @@ class MarketSteps:
                 over = (yield from self.task(task_id)).state in ENDED
                 if not over:
                     yield from trial.wait()
+            except (Interrupted, RefusedError) as error:
+                yield from trial.wait_after(error)
+            finally:
+                if stream is not None:
+                    stream.cancel()
+
+    def openings(self, task_id: str) -> Steps[dict[str, bytes]]:
+        """What the ledger's entries about the caller commit to, canonical JSON by the entries' ids."""
+        trial = _Trial(self)
+        while True:
+            found: dict[str, bytes] = {}
+            begun = bytearray()
+            stream = None
+            try:
+                stream = yield Open(GET_OPENINGS, M.GetOpeningsRequest(task_id=task_id))
+                while (part := (yield Next(stream))) is not None:
+                    self._answered = True
+                    begun += part.data
+                    if part.last:
+                        found[part.entry_id] = bytes(begun)
+                        begun.clear()
+                return found
             except (Interrupted, RefusedError) as error:
                 yield from trial.wait_after(error)
             finally:

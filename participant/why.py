@@ -1,12 +1,15 @@
 """Why a round paid what it paid: the numbers of the ledger in the rule's formula, computed again.
 
-What one payment rests on stands together in the log: the verdicts on everyone, the draw's key, the peers, the payment.
-`why` reads those entries, settles the round again by `mechanism.settlement`, and compares it with what the ledger and
-the coordinator say. It takes verdicts, draw key and the others' peers as they are logged, and the participant's own
-peers of the rounds before as the coordinator said them; `fedpeer ledger verify` recomputes them. A copy
-of the ledger does as well as the coordinator (`LedgerCopy`); without either, `stored` is what the journal alone says.
+What one payment rests on stands together in the log: the outcomes of everyone, the draw's key, the peers, the payment.
+What one's own outcome rests on is in no log: the assessment, to which the verdict's entry commits, comes with the
+settlement. `why` reads those entries, settles the round again by `mechanism.settlement`, and compares it with what the
+ledger and the coordinator say. It takes outcomes, draw key and the others' peers as they are logged, and the
+participant's own peers of the rounds before as the coordinator said them; `fedpeer ledger verify` recomputes them. A
+copy of the ledger does as well as the coordinator (`LedgerCopy`); without either, `stored` is what the journal alone
+says.
 """
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import ROUND_FLOOR, Decimal
@@ -15,8 +18,15 @@ from itertools import islice
 from typing import Any, Protocol
 
 from fedpeer.v1 import market_pb2
+from mechanism.canonical import parse_canonical
 from mechanism.errors import MechanismError
-from mechanism.ledger.entries import assessment_from_record, peers_id, timestamp, verdict_id
+from mechanism.ledger.entries import (
+    assessment_from_record,
+    outcome_from_record,
+    peers_id,
+    timestamp,
+    verdict_id,
+)
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import LedgerError
 from mechanism.ledger.verify import LedgerSource
@@ -26,11 +36,13 @@ from mechanism.readable import Readable, Table
 from mechanism.settlement import (
     MICRO,
     Assessment,
+    Outcome,
     Payment,
     drawn_peers,
     expected_payments,
     gross_payment,
     in_micro,
+    outcome_of,
     payment_against,
     peer_candidates,
     peer_payment,
@@ -121,7 +133,7 @@ class Why(Readable):
     @property
     def degree(self) -> Fraction | None:
         """What it was scored by: the measured degree, or the claimed one under the rule `paper`; None: not scored."""
-        return _scored_by(self.terms, self.own)
+        return _scored_by(self.own)
 
     @property
     def basis(self) -> str:
@@ -527,39 +539,48 @@ def explained(
         LedgerError, MechanismError, KeyError, TypeError, ValueError: the entries are not those of a settled round.
     """
     bodies: list[tuple[str, Any]] = [(entry.kind, entry.body) for entry in block]
-    assessments = [assessment_from_record(body["assessment"]) for kind, body in bodies if kind == "verdict"]
+    verdicts = [body for kind, body in bodies if kind == "verdict"]
+    outcomes = [outcome_from_record(body["outcome"]) for body in verdicts]
     parts = [body for kind, body in bodies if kind == "peers"]
     drawn = {name: tuple(peers) for part in parts for name, peers in part["draws"]}
-    by_id = {assessment.participant_id: assessment for assessment in assessments}
-    own, logged = by_id[participant_id], replace(_payment(block[-1]), peers=drawn[participant_id])
+    by_id = {outcome.participant_id: outcome for outcome in outcomes}
+    shown, logged = by_id[participant_id], replace(_payment(block[-1]), peers=drawn[participant_id])
     # The draw of the round by its logged key; the shares that gave the key stand with the models.
-    draw = Draw(bytes(32), {a.participant_id: bytes(32) for a in assessments if a.model_sha256})
+    draw = Draw(bytes(32), {a.participant_id: bytes(32) for a in outcomes if a.model_sha256})
     draw.__dict__["key"] = bytes.fromhex(parts[0]["key"])  # in the cached property's place
     # Whom somebody has met decides whom it meets; of the others it is not known here, so theirs are taken as logged.
     mine = Meetings([(participant_id, peers) for peers in earlier])
     drawn |= {
         name: peers for name, peers in drawn_peers(terms, draw, by_id, mine).items() if name == participant_id
     }
-    settled = settle_round(terms, settlement.round, draw, assessments, {participant_id: stake}, peers=drawn)
+    settled = settle_round(terms, settlement.round, draw, outcomes, {participant_id: stake}, peers=drawn)
     line = next(payment for payment in settled.payments if payment.participant_id == participant_id)
     problems = [receipt] if receipt else []
+    own = _assessment(settlement)
+    committed = next(body for body in verdicts if body["outcome"]["participant_id"] == participant_id)
+    if hashlib.sha256(settlement.opening).hexdigest() != committed["commitment"]:
+        problems.append(
+            "what the coordinator says of the evidence is not what the ledger's verdict commits to"
+        )
+    elif outcome_of(terms, own) != shown:
+        problems.append(
+            "the outcome in the ledger's verdict is not the one of the assessment that it commits to"
+        )
     if line != logged:
         problems.append(f"the ledger says {logged}; the verdicts, the draw and the rule give {line}")
     if settlement.paid_micro != logged.paid_micro:
         problems.append(
             f"the coordinator says that {settlement.paid_micro} micro-credits were paid, the ledger {logged.paid_micro}"
         )
-    peers = [by_id[peer] for peer in line.peers] or [own]
-    candidates = peer_candidates(own, by_id)
+    peers = [by_id[peer] for peer in line.peers] or [shown]
+    candidates = peer_candidates(shown, by_id)
     met, expected, remainder, nearer = [], 0, 0, 0
     if own.scored:
         met = [
-            Met(
-                peer.participant_id, _scored_by(terms, peer) or Fraction(0), gross_payment(terms, own, [peer])
-            )
+            Met(peer.participant_id, _scored_by(peer) or Fraction(0), gross_payment(terms, shown, [peer]))
             for peer in peers
         ]
-        expected = expected_payments(terms, assessments)[participant_id]
+        expected = expected_payments(terms, outcomes)[participant_id]
         remainder = line.paid_micro - payment_against(terms, own, peers)
         nearer = payment_against(terms, _nearer(own), peers) - payment_against(terms, own, peers)
     return Why(
@@ -589,12 +610,19 @@ def _payment(entry: Entry) -> Payment:
     return Payment(str(entry.body["participant_id"]), (), *(int(str(entry.body[name])) for name in names))
 
 
-def _scored_by(terms: Terms, assessment: Assessment) -> Fraction | None:
-    if assessment.verified_micro is None:
-        return None
-    if terms.rule.name == "paper":
-        return assessment.claimed_degree
-    return Fraction(assessment.verified_micro, MICRO)
+def _scored_by(found: Assessment | Outcome) -> Fraction | None:
+    return None if found.verified_micro is None else Fraction(found.verified_micro, MICRO)
+
+
+def _assessment(settlement: Settlement) -> Assessment:
+    """Of the opening that came with a settlement.
+
+    Raises:
+        LedgerError: none came, or the coordinator has erased it.
+    """
+    if not settlement.opening:
+        raise LedgerError("the coordinator gives no opening of the verdict")
+    return assessment_from_record(parse_canonical(settlement.opening)["assessment"])
 
 
 def _number(degree: Fraction) -> str:

@@ -131,6 +131,14 @@ def told_otherwise(
     return completed(history) if left else history.log.entries
 
 
+def opened_otherwise(ledger: Sequence[Entry], place: int, **changes: Any) -> list[Entry]:
+    """The ledger up to an entry, which commits to another opening."""
+    entry = ledger[place]
+    opening: Any = {**(entry.opening or {}), **changes}
+    body = {**entry.body, "commitment": canonical_digest(opening).hex()}
+    return [*ledger[:place], replace(entry, body=body, opening=opening)]
+
+
 @forgery("a verdict without evidence")
 def evidence_is_left_out_and_claims_are_paid() -> Cases:
     for rule in RULES:
@@ -148,7 +156,9 @@ def evidence_is_left_out_and_claims_are_paid() -> Cases:
     yield "every round", history.log.entries
 
 
-@forgery("not of the same participants")
+@forgery(
+    "not of the same participants", "do not follow one another", "another model than it sent", "it interrupts"
+)
 def evidence_leaves_a_model_out() -> Cases:
     for number in (1, 2):
         for name in ("p000", "p003"):
@@ -163,19 +173,21 @@ def evidence_leaves_a_model_out() -> Cases:
             yield f"{name} as absent in round {number}", completed(history)
 
 
-@forgery("not of the same participants")
-def evidence_speaks_of_somebody_absent_or_twice_of_one() -> Cases:
+@forgery("about another model than it sent", "of p001 is of p000", "is not what the evidence gives")
+def evidence_speaks_of_somebody_absent_or_of_another() -> Cases:
     history = trained(Shape(absent={1: {"p003": None}}))
     history.close()
     history.models[1]["p003"] = history.models[1]["p002"]
+    history.trained_on[1, "p003"] = 10
     history.settle(history.evidence())
     yield "absent", history.log.entries
     history = trained()
     record = history.evidence()
-    record["measurements"].insert(1, record["measurements"][0])
+    found = history.verdicts(record)
+    measured = {"p001": record["measurements"][0]}
     history.close()
-    history.log.write(*entries.evidence_entries(history.id, 1, record))
-    yield "twice", history.log.entries
+    history.log.write(*samples.judgement(history.terms, 1, found, record, measured))
+    yield "another", history.log.entries
 
 
 @forgery("another validation set")
@@ -256,7 +268,7 @@ def the_same_model_twice_is_paid_twice() -> Cases:
             yield f"{copied} in round {number}", completed(history)
 
 
-@forgery("verified_micro is", "lower_micro is")
+@forgery("verified_micro is", "lower_micro is", "passes the test of echoes")
 def a_model_that_was_sent_out_is_paid() -> Cases:
     for number in (1, 2):
         history = trained(Shape(echoed={number: "p001"}), number)
@@ -281,8 +293,7 @@ def the_same_model_is_measured_otherwise() -> Cases:
         history = trained(Shape(copied={1: ("p002", "p001")}))
         record = history.evidence()
         record["measurements"][1][field] = value
-        history.close()
-        history.log.write(*entries.evidence_entries("task", 1, record))
+        history.judge(record)
         yield field, history.log.entries
 
 
@@ -379,9 +390,9 @@ def evidence_is_about_what_nobody_signed() -> Cases:
     "the evidence is of round",
     "another reference",
     "its form does not know",
-    "is missing",
-    "arithmetic",
-    "2 parts; what they say together makes 1",
+    "an object with the keys",
+    "the keys model, salt alone",
+    "the keys assessment, salt, measurement alone",
 )
 def evidence_is_not_of_this_round_or_form() -> Cases:
     history = trained()
@@ -392,25 +403,15 @@ def evidence_is_not_of_this_round_or_form() -> Cases:
     record["model"]["degree"] = {**record["model"]["degree"], "reference": ["1/3", "2/3"]}
     history.settle(record)
     yield "another reference", history.log.entries
-    history = trained()
-    [whole] = entries.evidence_entries("task", 1, history.evidence())
-    data = str(whole.body["data"])
-    history.close()
-    history.log.write(
-        *[
-            Entry(
-                f"{whole.id[:-1]}{part}", "evidence", {**whole.body, "part": part, "parts": 2, "data": piece}
-            )
-            for part, piece in ((1, data[:400]), (2, data[400:]))
-        ]
-    )
-    yield "in more parts than it needs", history.log.entries
     for place, change in (
-        ("record", lambda r: r.update(note="see elsewhere")),
         ("model", lambda r: r["model"].update(note="see elsewhere")),
-        ("measurements", lambda r: r["measurements"].reverse()),
+        ("measurement", lambda r: r["measurements"][1].update(note="see elsewhere")),
     ):
         yield f"more in the {place}", told_otherwise(change)
+    for kind in ("evidence", "verdict"):
+        ledger = settled().log.entries
+        place = places(ledger, kind)[0]
+        yield f"more in the opening of the {kind}", opened_otherwise(ledger, place, note="see elsewhere")
 
 
 @forgery(
@@ -420,6 +421,10 @@ def evidence_is_not_of_this_round_or_form() -> Cases:
     "lower_micro is",
     "holders_micro is",
     "distinct_micro is",
+    "does not fit its tests",
+    "refuted and passed",
+    "a test that decides",
+    "what only a measured model",
 )
 def a_verdict_is_not_the_one_that_the_evidence_gives() -> Cases:
     changes: tuple[dict[str, Any], ...] = (
@@ -510,7 +515,7 @@ def the_evidence_is_changed_and_the_verdicts_left() -> Cases:
         )
 
 
-@forgery("verdicts", "cluster is")
+@forgery("verdicts", "cluster is", "do not follow one another", "as if it had not", "is of p002")
 def a_verdict_says_other_words_or_figures_than_the_evidence_gives() -> Cases:
     def screen(place: int, **change: Any) -> Callable[[Assessment], Assessment]:
         def apply(found: Assessment) -> Assessment:
@@ -609,7 +614,7 @@ def evidence_has_a_value_of_another_type_length_or_range() -> Cases:
         yield label, told_otherwise(change, left=False)
 
 
-@forgery("claimed_degree is", "model_sha256 is")
+@forgery("claimed_degree is", "model_sha256 is", "another claim than it signed", "another model than it sent")
 def a_verdict_is_about_what_nobody_signed() -> Cases:
     for shape in (PLAIN, PAPER):
         for change in ({"claimed_degree": Fraction(1, 7)}, {"model_sha256": b"\xab" * 32}):
@@ -627,6 +632,8 @@ def a_verdict_is_about_what_nobody_signed() -> Cases:
     "multiplier_ppm is",
     "refuted is",
     "holders_micro is",
+    "what only a measured model",
+    "a test that decides",
 )
 def under_the_papers_rule_something_else_than_the_claim_counts() -> Cases:
     history = trained(PAPER)
@@ -649,6 +656,10 @@ def under_the_papers_rule_something_else_than_the_claim_counts() -> Cases:
     "model_sha256 is",
     "cluster is",
     "verdicts",
+    "what only a measured model",
+    "another claim than it signed",
+    "another model than it sent",
+    "not the one on no model",
 )
 def who_sent_nothing_is_judged_otherwise() -> Cases:
     for shape in (Shape(absent={2: {"p003": "no disk"}}), Shape(rule="paper", absent={2: {"p003": None}})):
@@ -667,7 +678,7 @@ def who_sent_nothing_is_judged_otherwise() -> Cases:
             yield f"{sorted(change)} under {shape.rule}", completed(history)
 
 
-@forgery("expected a decimal in [0, 1]", "is scored and has no")
+@forgery("expected a decimal in [0, 1]", "is scored and has no", "has the scores none")
 def a_score_is_none() -> Cases:
     for rule in RULES[1:]:
         for score in ("1.5", "-0.1"):
@@ -844,7 +855,7 @@ def time_goes_back() -> Cases:
         history.log.write(*entries.closing_entries("task", 1, at, []))
         yield f"{at}, a closing", history.log.entries
         history = settled(PRIVATE)
-        history.log.write(entries.dispute("task", "p003", history.counts("p003"), SALT, at))
+        history.log.write(entries.dispute("task", "p003", at, history.counts("p003"), SALT))
         yield f"{at}, a dispute", history.log.entries
     before = "2026-11-27T10:00:00Z"
     history = trained()
@@ -1140,7 +1151,7 @@ def a_claim_comes_at_another_time() -> Cases:
     yield "in training", history.log.entries
 
 
-@forgery("has claimed before", "places of the task are taken", "open counts, which give", "used before")
+@forgery("has claimed before", "places of the task are taken", "used before")
 def a_claim_is_one_too_many_or_false() -> Cases:
     for name, claims in (("p000", 1), ("p001", 3)):
         history = claiming(claims=claims)
@@ -1153,10 +1164,6 @@ def a_claim_is_one_too_many_or_false() -> Cases:
     for name in samples.names(5):
         full.claim(name)
     yield "a full task", full.log.entries
-    for degree in (Fraction(0), Fraction(1, 3)):
-        history = claiming(claims=3)
-        history.claim("p003", degree=degree)
-        yield f"open counts of another degree, {degree}", history.log.entries
 
 
 @forgery("not signed by a key of", "no enrolled key", "revoked before, in entry")
@@ -1372,6 +1379,7 @@ def somebody_has_two_models_in_a_round() -> Cases:
     "a model of round",
     "was not selected",
     "in the settlement of task: expected",
+    "it interrupts",
 )
 def a_model_comes_at_another_time_or_from_another() -> Cases:
     history = started()
@@ -1400,7 +1408,8 @@ def a_model_comes_at_another_time_or_from_another() -> Cases:
         yield f"of who was not selected, late: {late}", history.log.entries
     history = trained(Shape(absent={1: {"p003": None}}))
     history.close()
-    history.log.write(*entries.evidence_entries("task", 1, history.evidence()))
+    record = history.evidence()
+    history.log.write(*samples.judgement(history.terms, 1, history.verdicts(record), record)[:1])
     history.model("p003")
     yield "after the evidence", history.log.entries
 
@@ -1761,6 +1770,10 @@ def an_aggregation_says_what_cannot_be() -> Cases:
     "opened them before",
     "committed to",
     "in the end of task",
+    "was not selected",
+    "go to nobody",
+    "committed to",
+    "it commits to",
 )
 def a_dispute_cannot_have_been_opened() -> Cases:
     history = trained(PRIVATE)
@@ -1769,9 +1782,9 @@ def a_dispute_cannot_have_been_opened() -> Cases:
     history = settled(replace(PRIVATE, rule="leave_one_out"))
     history.dispute("p003")
     yield "under another rule", history.log.entries
-    history = settled(PRIVATE)
-    history.dispute("p000", (5, 5))
-    yield "of open counts", history.log.entries
+    history = settled(replace(PRIVATE, people=5, absent={}))
+    history.dispute("p009", (5, 5))
+    yield "by a stranger", history.log.entries
     history = settled(PRIVATE)
     history.dispute("p003")
     history.dispute("p003")
@@ -1782,7 +1795,7 @@ def a_dispute_cannot_have_been_opened() -> Cases:
         yield f"other counts {counts}", history.log.entries
     ledger = played(PRIVATE).log.entries
     place = places(ledger, "awards")[0] + 1
-    opened = entries.dispute("task", "p003", history.counts("p003"), SALT, samples.at(9))
+    opened = entries.dispute("task", "p003", samples.at(9), (78, 22), SALT)
     bare = [e for e in ledger[:place] if e.kind != "dispute"]
     yield "after the awards", [*bare, opened]
 
@@ -1884,7 +1897,7 @@ def an_entry_says_more_or_moves_money_of_its_own() -> Cases:
             yield f"{entry.kind} {label}", [*ledger[:place], other, *ledger[place + 1 :]]
 
 
-@forgery("is unknown, or out of place")
+@forgery("is unknown, or out of place", "round is missing")
 def an_entry_is_of_no_kind() -> Cases:
     for kind in ("gift", "payment", "award", "peers", "settlement", "reservation"):
         ledger = settled().log.entries
@@ -1976,18 +1989,31 @@ def a_time_or_a_round_is_none() -> Cases:
             )
 
 
-@forgery("either counts or a commitment", "a plain decimal or a rational", "degree is")
+@forgery(
+    "32 bytes of SHA-256", "a plain decimal or a rational", "degree is", "effort is", "salt is", "no such key"
+)
 def a_claim_says_what_no_claim_can() -> Cases:
     ledger = claiming().log.entries
     place = places(ledger, "claim")[0]
+    for name in ("commitment", "counts_commitment"):
+        for value in ("", "ab"):
+            changes = {name: value}
+            yield str(changes), replaced(ledger, place, lambda r, c=changes: r["body"]["statement"].update(c))
     for changes in (
-        {"counts_commitment": "ab"},
-        {"counts_commitment": "ab" * 32},
         {"degree": "1e-999999999"},
         {"degree": "0.0"},
         {"degree": "0/1"},
+        {"degree": "6/5"},
+        {"effort": "1.1"},
+        {"effort": "0.1234567"},
+        {"salt": "ab"},
+        {"note": "see elsewhere"},
     ):
-        yield str(changes), replaced(ledger, place, lambda r, c=changes: r["body"]["statement"].update(c))
+        opening: Any = {**(ledger[place].opening or {}), **changes}
+        commitment = canonical_digest(opening).hex()
+        other = replaced(ledger, place, lambda r, c=commitment: r["body"]["statement"].update(commitment=c))
+        other[-1] = replace(other[-1], opening=opening)
+        yield f"the opening of {changes}", other
 
 
 @forgery("expected a whole number", "claimed_degree is")
@@ -2072,7 +2098,7 @@ def terms_hold_what_terms_cannot() -> Cases:
     yield "a round without anything to reserve", history.log.entries
 
 
-@forgery("nothing comes before")
+@forgery("nothing comes before", "are not the next to come")
 def an_end_begins_where_nothing_is_left() -> Cases:
     free = Shape(stake_micro=0)
     for label, entry in (
@@ -2104,14 +2130,6 @@ def a_part_stands_alone_before_the_end() -> Cases:
         )
         history.end(State.CANCELLED, "the learner withdrew")
         yield f"a closing, {label}", history.log.entries
-        history = trained()
-        [made] = entries.evidence_entries("task", 1, history.evidence())
-        history.close()
-        history.log.write(
-            Entry(f"task/round/1/evidence/{int(part)}", "evidence", {**made.body, "part": part})
-        )
-        history.end(State.CANCELLED, "the learner withdrew")
-        yield f"evidence, {label}", history.log.entries
 
 
 PRICED = Shape(funder="trust", price=Price(Decimal("0.75"), "EUR", 2))

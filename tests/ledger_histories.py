@@ -24,7 +24,14 @@ from mechanism.peers import Draw, Meetings, draw_head, draw_share, round_seed
 from mechanism.price import Price
 from mechanism.server_step import Aggregation, FedAdam, FedAvg, FedAvgM, FedYogi
 from mechanism.settlement import Assessment, Settlement
-from mechanism.statements import ClaimStatement, ModelStatement, commit_counts, sign_statement
+from mechanism.statements import (
+    ClaimOpening,
+    ClaimStatement,
+    ModelOpening,
+    ModelStatement,
+    commit_counts,
+    sign_statement,
+)
 from mechanism.terms import Terms
 from mechanism.unmeasured import as_claimed, missing
 from tests import ledger_samples as samples
@@ -97,7 +104,8 @@ class Shape:
         absent: round to who sends nothing, and what it says why.
         gone: rounds that are closed before their time, since those who are awaited are absent.
         late: (round, name) of models that come after their round.
-        private: who keeps its counts private, claims 0.02 less than it shows, and opens them after the last round.
+        private: who claims 0.02 less than it shows, and opens its counts after the last round; where there is nobody,
+            the terms allow no disputes.
         unscored: rounds in which nobody is scored.
         copied: round to who sends whose model again; echoed: round to who sends the round's start back.
         cancelled: state and round in which the task is cancelled.
@@ -165,6 +173,7 @@ class History:
         self.closed = 0
         self.sequence = 0
         self.models: dict[int, dict[str, tuple[ModelStatement, int]]] = {}
+        self.trained_on: dict[tuple[int, str], int] = {}
         self.said: dict[str, str] = {}
         self.start = self.terms.initial_model
         self.server_state: bytes | None = None
@@ -194,32 +203,32 @@ class History:
         )
 
     def claim(self, name: str, **changes: Any) -> None:
-        more = int(name[1:]) % 5
-        shown = samples.degree(name)
+        """Changes to the statement, and to what it commits to: `effort` and `degree`, or the `opening` itself."""
+        shown = samples.degree(name) - (Fraction(2, 100) if name in self.shape.private else 0)
+        opening = changes.pop("opening", None) or ClaimOpening(
+            changes.pop("effort", Decimal("0.5")),
+            changes.pop("degree", shown),
+            samples.salt(f"{self.id}/claim/{name}"),
+        )
         values: dict[str, Any] = {
             "submission_id": f"claim-{name}",
             "task_id": self.id,
             "terms_digest": self.terms.digest,
             "participant_id": name,
-            "effort": Decimal("0.5"),
-            "degree": shown,
-            "counts": (5 + more, 5 - more),
-            "counts_commitment": b"",
+            "commitment": opening.digest,
+            "counts_commitment": commit_counts(self.counts(name), SALT),
             "draw_head": draw_head(samples.share_secret(self.terms, name), self.terms.schedule.rounds),
             "nonce": self.nonce(name),
         }
-        if name in self.shape.private:
-            values["degree"] = shown - Fraction(2, 100)
-            values["counts"], values["counts_commitment"] = None, commit_counts(self.counts(name), SALT)
         key = changes.pop("key", None) or private_key(name)
         statement = ClaimStatement(**{**values, **changes})
-        self.claimed[name] = statement.degree
-        self.log.write(entries.claim(statement, sign_statement(statement, key)))
+        self.claimed[name] = opening.degree
+        self.log.write(entries.claim(statement, sign_statement(statement, key), opening))
 
     def counts(self, name: str) -> tuple[int, int]:
-        """Those of a private claim."""
-        above = int((samples.degree(name) - Fraction(2, 100)) * 100)
-        return 50 + above, 50 - above
+        """Those behind a claim."""
+        shown = samples.degree(name) - (Fraction(2, 100) if name in self.shape.private else 0)
+        return 50 + int(shown * 100), 50 - int(shown * 100)
 
     def share(self, name: str, round_: int) -> bytes:
         """A participant's draw share; of a round that the task does not have, nothing that fits."""
@@ -252,7 +261,10 @@ class History:
         sequence: int | None = None,
         **changes: Any,
     ) -> None:
+        """Changes to the statement, and to the `samples` that it commits to."""
         number = self.round if round_ is None else round_
+        trained_on = changes.pop("samples", 10)
+        opening = ModelOpening(trained_on, samples.salt(f"{self.id}/{number}/model/{name}"))
         values: dict[str, Any] = {
             "submission_id": f"model-{number}-{name}",
             "task_id": self.id,
@@ -261,7 +273,7 @@ class History:
             "round": number,
             "model_sha256": samples.model_digest(self.id, number, name),
             "model_bytes": 64,
-            "samples": 10,
+            "commitment": opening.digest,
             "draw_share": self.share(name, number),
             "nonce": self.nonce(name),
         }
@@ -272,7 +284,8 @@ class History:
             sequence = self.sequence
         if not late:
             self.models.setdefault(number, {})[name] = statement, sequence
-        self.log.write(entries.model(statement, sign_statement(statement, key), sequence, late))
+            self.trained_on[number, name] = trained_on
+        self.log.write(entries.model(statement, sign_statement(statement, key), sequence, late, opening))
 
     def fail(self, name: str, reason: str, round_: int | None = None, submission: str | None = None) -> None:
         number = self.round if round_ is None else round_
@@ -302,7 +315,7 @@ class History:
             statement, sequence = sent[name]
             measured["claimed_degree"] = str(self.claimed[name])
             measured["order"] = sequence
-            measured["samples"] = statement.samples
+            measured["samples"] = self.trained_on[self.round, name]
             measured["model_sha256"] = statement.model_sha256.hex()
             measured["improvement"] = -2_000_000 if self.round in self.shape.unscored else 300_000
             if self.terms.rule.name not in ("verified", "paper"):
@@ -337,10 +350,8 @@ class History:
         """The closing where that is to come, evidence, verdicts, SCORED."""
         if self.closed < self.round:
             self.close()
-        if record is not None:
-            self.log.write(*entries.evidence_entries(self.id, self.round, record))
         self.judged = list(self.verdicts(record) if judged is None else judged)
-        self.log.write(*[entries.verdict(self.id, self.round, a) for a in self.judged])
+        self.log.write(*samples.judgement(self.terms, self.round, self.judged, record))
         self.enter(State.SCORED)
 
     def measured(self, **changes: Any) -> dict[str, Any] | None:
@@ -359,8 +370,7 @@ class History:
         Args:
             chosen: peers that were not drawn; meetings: others than there were.
         """
-        private = [name for name in self.selected if name in self.shape.private]
-        kept = disputes_possible(self.terms, private) if disputable is None else disputable
+        kept = disputes_possible(self.terms) if disputable is None else disputable
         seed = seed or round_seed(samples.chain_secret(self.id), self.terms.schedule.rounds, self.round)
         sent = {name: statement.draw_share for name, (statement, _) in self.models[self.round].items()}
         received = [a.participant_id for a in self.judged if a.model_sha256]
@@ -405,7 +415,7 @@ class History:
     def dispute(self, name: str, counts: Sequence[int] | None = None, at: str | None = None) -> None:
         self.disputed.append(name)
         self.log.write(
-            entries.dispute(self.id, name, counts or self.counts(name), SALT, at or self.log.now())
+            entries.dispute(self.id, name, at or self.log.now(), counts or self.counts(name), SALT)
         )
 
     def end(self, state: State = State.CLOSED, reason: str = "", **changes: Any) -> None:

@@ -19,7 +19,14 @@ from mechanism.ledger.key_history import NO_KEYS, keys_after
 from mechanism.payment import Log
 from mechanism.peers import Draw, Meetings, draw_head, draw_share, round_seed, seed_commitment
 from mechanism.settlement import MICRO, Assessment, task_budget_micro
-from mechanism.statements import ClaimStatement, ModelStatement, sign_statement
+from mechanism.statements import (
+    ClaimOpening,
+    ClaimStatement,
+    ModelOpening,
+    ModelStatement,
+    commit_counts,
+    sign_statement,
+)
 from mechanism.terms import ModelContract, Recipe, Rule, Schedule, TensorSpec, Terms
 from mechanism.trees import Forest, Tree
 from mechanism.unmeasured import as_claimed, missing
@@ -149,10 +156,15 @@ def stamped(recorded: Sequence[Entry], keys: bytes = NO_KEYS, first: int = 0) ->
     made: list[Entry] = []
     for index, entry in enumerate(recorded, first):
         if entry.kind in ("claim", "model", "payment"):
-            entry = Entry(entry.id, entry.kind, {**entry.body, "keys": keys.hex()}, entry.transfers)
+            entry = replace(entry, body={**entry.body, "keys": keys.hex()})
         keys = keys_after([entry], keys, index)
         made.append(entry)
     return made
+
+
+def salt(what: str) -> bytes:
+    """The salt of an entry's opening, the same in every run."""
+    return hashlib.sha256(f"salt {what}".encode()).digest()
 
 
 def sequence(round_: int, name: str) -> int:
@@ -164,19 +176,18 @@ def claim(agreed: Terms, name: str, head: bytes | None = None) -> Entry:
     """A signed claim; `head` commits to other shares than its own."""
     more = int(name[1:]) % 5
     own = draw_head(share_secret(agreed, name), agreed.schedule.rounds)
+    opening = ClaimOpening(Decimal("0.5"), degree(name), salt(f"{agreed.task_id}/claim/{name}"))
     statement = ClaimStatement(
         submission_id=f"claim-{name}",
         task_id=agreed.task_id,
         terms_digest=agreed.digest,
         participant_id=name,
-        effort=Decimal("0.5"),
-        degree=degree(name),
-        counts=(5 + more, 5 - more),
-        counts_commitment=b"",
+        commitment=opening.digest,
+        counts_commitment=commit_counts((5 + more, 5 - more), salt(f"{agreed.task_id}/counts/{name}")),
         draw_head=own if head is None else head,
         nonce=NONCE,
     )
-    return entries.claim(statement, sign_statement(statement, private_key(name)))
+    return entries.claim(statement, sign_statement(statement, private_key(name)), opening)
 
 
 def model(
@@ -188,6 +199,7 @@ def model(
         share, digest: others than its own.
     """
     own = draw_share(share_secret(agreed, name), agreed.schedule.rounds, round_)
+    opening = ModelOpening(10, salt(f"{agreed.task_id}/{round_}/model/{name}"))
     statement = ModelStatement(
         submission_id=f"model-{round_}-{name}",
         task_id=agreed.task_id,
@@ -196,12 +208,12 @@ def model(
         round=round_,
         model_sha256=digest or model_digest(agreed.task_id, round_, name),
         model_bytes=64,
-        samples=10,
+        commitment=opening.digest,
         draw_share=own if share is None else share,
         nonce=NONCE,
     )
     signature = sign_statement(statement, private_key(name))
-    return entries.model(statement, signature, sequence(round_, name), late)
+    return entries.model(statement, signature, sequence(round_, name), late, opening)
 
 
 #: Shadows of a round.
@@ -361,8 +373,7 @@ def judging(
     over = at(2 * round_ + 1)
     return [
         *entries.closing_entries(task_id, round_, over, []),
-        *[part for record in measured for part in entries.evidence_entries(task_id, round_, record)],
-        *[entries.verdict(task_id, round_, a) for a in found],
+        *judgement(agreed, round_, found, measured[0] if measured else None),
         entries.transition(task_id, round_, "SCORED", over),
         *entries.settlement_entries(agreed, round_, draw, found, stakes, disputable, meetings=meetings)[1],
         entries.aggregation(
@@ -370,6 +381,36 @@ def judging(
         ),
         entries.transition(task_id, round_, "SETTLED", over),
     ]
+
+
+def judgement(
+    agreed: Terms,
+    round_: int,
+    judged: Sequence[Assessment],
+    record: Json,
+    others: Mapping[str, Json] | None = None,
+) -> list[Entry]:
+    """The commitment to a round's evidence where there is any, and the verdicts.
+
+    Args:
+        record: `{"model", "measurements"}`, or None.
+        others: measurements by name that take the place of these.
+    """
+    known: Any = record or {"measurements": []}
+    measured = {item["participant_id"]: item for item in known["measurements"]} | dict(others or {})
+    made = []
+    if record is not None:
+        salted = salt(entries.evidence_id(agreed.task_id, round_))
+        made.append(entries.evidence(agreed.task_id, round_, known["model"], salted))
+    for one in judged:
+        salted = salt(entries.verdict_id(agreed.task_id, round_, one.participant_id))
+        made.append(entries.verdict(agreed, round_, one, measured.get(one.participant_id), salted))
+    return made
+
+
+def openings_of(recorded: Iterable[Entry]) -> dict[str, Any]:
+    """The openings that entries carry, by id."""
+    return {entry.id: entry.opening for entry in recorded if entry.opening is not None}
 
 
 def draws_of(recorded: Iterable[Entry]) -> list[Any]:

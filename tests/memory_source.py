@@ -7,7 +7,9 @@ from mechanism.ledger.errors import EntryError
 from mechanism.ledger.key_history import NO_KEYS, keys_after
 from mechanism.ledger.merkle import leaf_hash, tree_root
 from mechanism.ledger.note import Checkpoint, SigningKey, sign_checkpoint
-from tests.ledger_samples import stamped
+from mechanism.ledger.openings import Openings
+from mechanism.ledger.verify import Report, verify_ledger
+from tests.ledger_samples import openings_of, stamped
 
 KEY = SigningKey("example.com/fedpeer", 1, bytes(range(32)))
 
@@ -17,12 +19,16 @@ class MemorySource:
 
     Args:
         entries: bytes as they are to stand; an `Entry` gets the digest of the key history that belongs in it.
+
+    Attributes:
+        openings: those that the entries carry.
     """
 
     name = "memory"
 
     def __init__(self, entries: Sequence[Entry | bytes], key: SigningKey = KEY) -> None:
         self.data = _stamped(entries)
+        self.openings = Openings(None, openings_of(e for e in entries if isinstance(e, Entry)))
         self.key = key
         self.note = head(self.data, len(self.data), key)
 
@@ -43,6 +49,21 @@ class MemorySource:
 
     def tables(self) -> None:
         return None
+
+
+def audited(source: MemorySource, known: str | None = None) -> Report:
+    """The source verified with all of its openings."""
+    return verify_ledger(source, KEY.verification_key, known, openings=source.openings)
+
+
+def own(openings: Openings, name: str, ended: bool = True) -> Openings:
+    """What of all openings one participant has; of a task that has ended, the evidence too."""
+
+    def concerns(entry_id: str) -> bool:
+        words = entry_id.split("/")
+        return name in words or (ended and words[-1] == "evidence")
+
+    return Openings(name, {id_: opening for id_, opening in openings.by_id.items() if concerns(id_)})
 
 
 def _stamped(entries: Sequence[Entry | bytes]) -> list[bytes]:

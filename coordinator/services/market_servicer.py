@@ -16,14 +16,14 @@ from coordinator.runner import LiveTask
 from coordinator.settlements import PaidRound
 from coordinator.storage.submissions import ReceiptRow
 from coordinator.transaction import FailureReport
-from fedpeer.protocol.codec import decode_signed, encode_verdict
+from fedpeer.protocol.codec import decode_opening, decode_signed, encode_verdict
 from fedpeer.protocol.frames import Frame
 from fedpeer.protocol.limits import MAX_PAGE_BYTES
 from fedpeer.v1 import market_pb2, market_pb2_grpc
 from mechanism.canonical import canonical_digest
 from mechanism.lifecycle import State
 from mechanism.settlement import MICRO
-from mechanism.statements import ClaimStatement
+from mechanism.statements import ClaimOpening, ClaimStatement
 
 _STATES: dict[State, market_pb2.TaskState] = {
     state: getattr(market_pb2, f"TASK_STATE_{state}") for state in State
@@ -73,7 +73,8 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
 
     async def SubmitEffort(self, request: market_pb2.Signed, context: Any) -> market_pb2.Receipt:
         statement = decode_signed(ClaimStatement, request)
-        return _receipt(await self._market.claim(caller(), statement, request.signature))
+        opening = decode_opening(ClaimOpening, statement, request)
+        return _receipt(await self._market.claim(caller(), statement, request.signature, opening))
 
     async def FetchModel(self, request: market_pb2.FetchModelRequest, context: Any) -> AsyncIterator[Any]:
         live = self._market.task(request.task_id)
@@ -129,6 +130,13 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
             ],
             paid=standing.paid,
         )
+
+    async def GetOpenings(self, request: market_pb2.GetOpeningsRequest, context: Any) -> AsyncIterator[Any]:
+        live = self._market.task(request.task_id)
+        async for entry_id, data in self._market.openings(caller(), live):
+            for start in range(0, len(data), MAX_PAGE_BYTES):
+                end = start + MAX_PAGE_BYTES
+                yield market_pb2.OpeningPart(entry_id=entry_id, data=data[start:end], last=end >= len(data))
 
     def _encoded_event(self, task_id: str, received: ReceivedEvent) -> market_pb2.Event | bytes:
         """The event, serialised once for all who receive the same."""
@@ -222,4 +230,5 @@ def _settlement(task_id: str, paid: PaidRound) -> market_pb2.Settlement:
         ledger_index=line.ledger_index,
         proof=paid.proof,
         expected_micro=line.expected_micro,
+        opening=paid.opening,
     )

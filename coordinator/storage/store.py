@@ -1,9 +1,10 @@
-"""The market's rows as one store, which is one open transaction: of tasks, submissions, rounds, identities, notices,
-payouts and presence.
+"""The market's rows as one store, which is one open transaction: of tasks, submissions, rounds, openings, identities,
+notices, payouts and presence.
 """
 
 from coordinator.storage.identities import Identities
 from coordinator.storage.notices import Notices
+from coordinator.storage.openings import KeptOpenings
 from coordinator.storage.payouts import Payouts
 from coordinator.storage.presence import Presences
 from coordinator.storage.rounds import Rounds
@@ -11,5 +12,5 @@ from coordinator.storage.submissions import Submissions
 from coordinator.storage.tasks import Tasks
 
 
-class MarketStore(Tasks, Submissions, Rounds, Identities, Notices, Payouts, Presences):
+class MarketStore(Tasks, Submissions, Rounds, KeptOpenings, Identities, Notices, Payouts, Presences):
     """The market's tables through one connection, inside the caller's transaction."""

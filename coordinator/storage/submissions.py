@@ -43,13 +43,13 @@ class ReceiptRow:
 @dataclass(frozen=True)
 class ClaimRow:
     """What is looked up of a claim that came in time; its statement stands in the ledger. `degree` is a rational, the
-    commitment that to private counts, the head that of the chain of draw shares."""
+    commitment that to the counts, the head that of the chain of draw shares."""
 
     participant_id: Id
     degree: str
     selected: bool
     draw_head: Digest
-    counts_commitment: Digest | None = None
+    counts_commitment: Digest
 
 
 @dataclass(frozen=True)

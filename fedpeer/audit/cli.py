@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -35,10 +35,12 @@ from fedpeer.audit.export import (
 )
 from fedpeer.audit.input_files import (
     MAX_KEY_BYTES,
+    MAX_OPENING_BYTES,
     MAX_RECEIPT_BYTES,
     SourceError,
     is_file,
     read_bytes,
+    read_lines,
     read_text,
 )
 from fedpeer.audit.proofs import consistency, receipt, trusted_keys
@@ -51,6 +53,7 @@ from mechanism.ledger.errors import LedgerError, SignatureError
 from mechanism.ledger.key_history import KINDS, HeldKey, held_keys, key_event
 from mechanism.ledger.log_keys import LogKeys
 from mechanism.ledger.note import COSIGNATURE_V1, Checkpoint, Note, SigningKey, VerificationKey
+from mechanism.ledger.openings import Openings, joined_openings, read_openings
 from mechanism.ledger.tlog_proof import TlogProof
 from mechanism.ledger.verify import Known, LedgerSource, Problem, Report, verify_ledger
 from mechanism.ledger.witness import AddCheckpoint, check_request, cosignature
@@ -155,15 +158,25 @@ def verify(
             "--from", help="A checkpoint or receipt seen before (a file): the ledger must not contradict it."
         ),
     ] = None,
+    openings: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="What entries commit to, as far as you have it: a file, or a folder of files named *.jsonl. A "
+            "participant has its own, an auditor all.",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Recompute everything that a ledger claims.
+    """Recompute everything that a ledger claims, as the public, a participant or an auditor.
+
+    What the openings that are given do not cover is counted as unchecked.
 
     Exit 0 where all of it holds, 1 where not, 3 where it holds and ends before the head of --from.
     """
     try:
         with ledger.opened() as opened:
-            report = _verified(opened, _key(key), None if known is None else _file_text(known))
+            given = _openings(openings) if openings else None
+            report = _verified(opened, _key(key), None if known is None else _file_text(known), given)
     except (LedgerError, StorageError) as error:
         report = Report(named(ledger.source), problems=[Problem("source", str(error))])
     if as_json:
@@ -338,7 +351,7 @@ def keys(
     Each holder of one of these keys can claim and send models in that name, so each must be the participant's own.
     """
     with ledger.opened() as opened:
-        report = _verified(opened, _key(key), None)
+        report = _verified(opened, _key(key), None, None)
         if not report.verified:
             _print_report(report)
             raise typer.Exit(_NO)
@@ -460,7 +473,21 @@ def _witness_key(state: Path, name: str) -> SigningKey:
     return signer
 
 
-def _verified(source: LedgerSource, key: VerificationKey | None, known: str | None) -> Report:
+def _openings(paths: Sequence[Path]) -> Openings:
+    """Those of all files."""
+    found = []
+    for path in paths:
+        files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+        if not files:
+            raise SourceError(f"{path} has no file of openings; expected names that end in .jsonl")
+        for file in files:
+            found.append(read_openings(read_lines(file, MAX_OPENING_BYTES)))
+    return joined_openings(found)
+
+
+def _verified(
+    source: LedgerSource, key: VerificationKey | None, known: str | None, openings: Openings | None
+) -> Report:
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         bar = progress.add_task("verifying", total=None, visible=False)
@@ -468,7 +495,7 @@ def _verified(source: LedgerSource, key: VerificationKey | None, known: str | No
         def advance(done: int, total: int) -> None:
             progress.update(bar, completed=done, total=total, visible=total > _LONG)
 
-        return verify_ledger(source, key, known, progress=advance)
+        return verify_ledger(source, key, known, openings=openings, progress=advance)
 
 
 def _print_report(report: Report) -> None:
@@ -483,6 +510,7 @@ def _print_report(report: Report) -> None:
             f"evidence, {counted(counts.settlements, 'settlement')}, "
             f"{counted(counts.payments, 'payment')} of {counts.paid_micro} micro-credits"
         )
+        console.print(f"checked as {report.level}: {_seen(report)}", markup=False)
         console.print(f"root {report.root}")
         console.print(
             shown(f"key  {report.key}")
@@ -512,6 +540,28 @@ def _print_report(report: Report) -> None:
         console.print(shown(f"{problem.place}: {problem.message}"), markup=False)
     if report.holds:
         console.print(f"all before entry {report.holds} holds")
+
+
+#: What stays unchecked where an entry's opening is not at hand, by the entry's kind.
+_UNSEEN = {
+    "claim": "claimed degrees",
+    "model": "numbers of samples",
+    "evidence": "the evidence of rounds",
+    "verdict": "what outcomes follow from",
+    "dispute": "opened counts",
+}
+
+
+def _seen(report: Report) -> str:
+    """What of the commitments was checked, and what was not."""
+    counts = report.counts
+    opened, unchecked = sum(counts.opened.values()), counts.unchecked
+    said = f"{counted(opened, 'opening')} checked"
+    if not unchecked:
+        return f"{said}, nothing left unchecked"
+    parts = ", ".join(f"{_UNSEEN[kind]} ({count})" for kind, count in unchecked.items())
+    awards = counts.reviews - counts.reviewed
+    return f"{said}; unchecked: {parts}" + (f", awards of disputes ({awards})" if awards else "")
 
 
 def _no_posting(account: str, accounts: list[str]) -> str:

@@ -23,6 +23,9 @@ MAX_KEY_BYTES = 4_096
 #: Bytes of a receipt: an entry in base64, 63 hashes, a checkpoint.
 MAX_RECEIPT_BYTES = 2 * MAX_ENTRY_BYTES + 63 * 64 + 4 * MAX_NOTE_BYTES
 
+#: Bytes of one opening: maps and trees of the largest evidence, or the features of a model.
+MAX_OPENING_BYTES = 1 << 25
+
 #: Bytes of a PEM file: some certificates.
 MAX_PEM_BYTES = 1 << 20
 

@@ -1,7 +1,7 @@
 """What each page shows, as JSON: read from market and ledger, or computed by the mechanism. Amounts in millionths."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import islice
 from typing import Any
 
@@ -320,7 +320,9 @@ def why(t: Transaction, name: str, task_id: str, round_: int) -> Why:
     earlier = [before for before in t.market.paid_to(task_id, name) if before.round < round_]
     held = sum(b.record["withheld_micro"] - b.record["stake_lost_micro"] for b in earlier)
     met = [b.record["peers"] for b in earlier]
-    return explained(row.terms, name, _settlement(row, line), _block(t, row.id, line), held, met)
+    kept = t.market.opening(task_id, verdict_id(task_id, round_, name))
+    told = replace(_settlement(row, line), opening=b"" if kept is None else kept.opening)
+    return explained(row.terms, name, told, _block(t, row.id, line), held, met)
 
 
 def _settlement(row: TaskRow, line: SettlementRow) -> Settlement:

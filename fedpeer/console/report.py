@@ -63,7 +63,8 @@ def task_report(folder: StateFolder, task_id: str | None) -> dict[str, Any]:
                 record = records.operator_task(t, task_id or known[0])
             except NotThere as error:
                 raise ConsoleError(f"{error} Known: {', '.join(known) or 'none yet'}") from None
-        found = verify_ledger(open_source(reader.url, resources)).record()
+            openings = t.openings()
+        found = verify_ledger(open_source(reader.url, resources), openings=openings).record()
         del found["balances"]
         return {**record, "market": reader.config.name, "written": reader.now(), "ledger": found}
 

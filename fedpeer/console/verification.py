@@ -68,7 +68,10 @@ class Verification:
 
         try:
             with ExitStack() as resources:
-                report = verify_ledger(open_source(self._reader.url, resources), progress=progress)
+                with self._reader.transaction() as t:
+                    openings = t.openings()
+                source = open_source(self._reader.url, resources)
+                report = verify_ledger(source, openings=openings, progress=progress)
         except (LedgerError, StorageError) as error:
             report = Report("the database", problems=[Problem("source", str(error))])
         self._report, self._ended = report, self._reader.now()

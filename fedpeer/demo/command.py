@@ -5,7 +5,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -20,6 +20,7 @@ from fedpeer.demo.settings import DATASETS
 from fedpeer.extras import unmet
 from fedpeer.terminal import output
 from mechanism.ledger.entry import Entry
+from mechanism.ledger.openings import Openings
 from mechanism.ledger.verify import Report, verify_ledger
 
 #: Where results land when no folder is named.
@@ -63,6 +64,7 @@ def demo(
     _make_room(out)
 
     # These import the data sets and torch; a mistake above is reported before.
+    from coordinator.operator import Operator
     from fedpeer.demo.outcome import demo_result
     from fedpeer.demo.processes import DemoPlan, ProcessLogs, run_market, set_up
     from fedpeer.demo.progress import MarketProgress
@@ -80,8 +82,10 @@ def demo(
         shutil.rmtree(out, ignore_errors=True)
         typer.echo("interrupted: every process of the demo is stopped, and nothing is kept", err=True)
         raise
-    ledger, entries = _ledger(plan.state.database_url(plan.state.config()), out / "ledger")
-    result = demo_result(plan, report, entries, ledger, time.monotonic() - started)
+    with closing(Operator(plan.state)) as operator:
+        openings = operator.openings()
+    ledger, entries = _ledger(plan.state.database_url(plan.state.config()), out / "ledger", openings)
+    result = demo_result(plan, report, entries, openings, ledger, time.monotonic() - started)
     (out / RESULT_FILE).write_text(json.dumps(result.record(), indent=2) + "\n")
     write_plots(result, out)
     page = write_page(result, out)
@@ -142,9 +146,9 @@ def _make_room(out: Path) -> None:
         ) from None
 
 
-def _ledger(source: str, folder: Path) -> tuple[Report, list[Entry]]:
-    """Exports the ledger to a folder of its own and verifies what is there: the demo reports what anyone can check."""
+def _ledger(source: str, folder: Path, openings: Openings) -> tuple[Report, list[Entry]]:
+    """Exports the ledger to a folder of its own and verifies what is there as its auditor would."""
     with ExitStack() as resources:
         export_tiles(open_source(source, resources), folder)
         exported = open_source(str(folder), resources)
-        return verify_ledger(exported), [Entry.parse(data) for data in exported.entries()]
+        return verify_ledger(exported, openings=openings), [Entry.parse(data) for data in exported.entries()]

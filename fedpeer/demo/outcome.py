@@ -1,7 +1,8 @@
 """From the settled task to the demo's result: what the ledger says, beside what only the demo knows.
 
-Claims, verdicts, verified degrees and payments are read from the ledger. The true degree and the cost of a
-participant are its own business and stand in no ledger; the demo knows them because it made the data.
+Verified degrees and payments are read from the ledger, claims and the verdicts' sentences from what it commits to. The
+true degree and the cost of a participant are its own business and stand in no ledger; the demo knows them because it
+made the data.
 """
 
 from collections import defaultdict
@@ -19,10 +20,11 @@ from fedpeer.demo.settings import EFFORT_RATE
 from fedpeer.learning.partition import LabelMix, majority_minority, toward_reference
 from mechanism.cost import LinearCost
 from mechanism.effort import ExponentialEffort
-from mechanism.ledger.entries import assessment_from_record
+from mechanism.ledger.entries import outcome_from_record
 from mechanism.ledger.entry import Entry
+from mechanism.ledger.openings import Openings
 from mechanism.ledger.verify import Report
-from mechanism.settlement import MICRO, Assessment, Verdict, expected_payments
+from mechanism.settlement import MICRO, Outcome, Verdict, expected_payments
 from mechanism.terms import Terms
 
 
@@ -38,13 +40,18 @@ class _Record:
 
 
 def demo_result(
-    plan: DemoPlan, report: TaskReport, entries: Iterable[Entry], ledger: Report, seconds: float
+    plan: DemoPlan,
+    report: TaskReport,
+    entries: Iterable[Entry],
+    openings: Openings,
+    ledger: Report,
+    seconds: float,
 ) -> DemoResult:
     """The demo's result.
 
     Args:
         report: of the ended task.
-        entries: of the ledger, in order.
+        entries: of the ledger, in order; openings: all that they commit to.
         ledger: what its verification found.
         seconds: that the whole demo took.
 
@@ -57,7 +64,7 @@ def demo_result(
             f"look into {plan.folder / 'logs'}"
         )
     terms = report.row.terms
-    records = _records(terms, entries)
+    records = _records(terms, entries, openings)
     return DemoResult(
         terms=terms,
         participants=tuple(_participant(m, terms, records[m.id]) for m in plan.members),
@@ -102,16 +109,16 @@ def _participant(member: Member, terms: Terms, record: _Record) -> ParticipantRe
     )
 
 
-def _records(terms: Terms, entries: Iterable[Entry]) -> Mapping[str, _Record]:
+def _records(terms: Terms, entries: Iterable[Entry], openings: Openings) -> Mapping[str, _Record]:
     records: dict[str, _Record] = defaultdict(_Record)
-    rounds: dict[int, list[Assessment]] = defaultdict(list)
+    rounds: dict[int, list[Outcome]] = defaultdict(list)
     for entry in entries:
         body: Mapping[str, Any] = entry.body
         if entry.kind == "claim":
-            records[body["statement"]["participant_id"]].claim = body["statement"]
+            records[body["statement"]["participant_id"]].claim = openings.by_id[entry.id]
         elif entry.kind == "verdict":
-            assessment = body["assessment"]
-            rounds[body["round"]].append(assessment_from_record(assessment))
+            assessment = openings.by_id[entry.id]["assessment"]
+            rounds[body["round"]].append(outcome_from_record(body["outcome"]))
             record = records[assessment["participant_id"]]
             record.verdicts += [(body["round"], Verdict(**v)) for v in assessment["verdicts"]]
             if assessment["verified_micro"] is not None:
@@ -120,7 +127,7 @@ def _records(terms: Terms, entries: Iterable[Entry]) -> Mapping[str, _Record]:
             record = records[body["participant_id"]]
             record.paid_micro += body["paid_micro"] - body["stake_lost_micro"]
             record.expected_micro -= body["stake_lost_micro"]
-    for assessments in rounds.values():
-        for name, micro in expected_payments(terms, assessments).items():
+    for outcomes in rounds.values():
+        for name, micro in expected_payments(terms, outcomes).items():
             records[name].expected_micro += micro
     return records

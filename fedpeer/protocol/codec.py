@@ -10,14 +10,23 @@ from fedpeer.protocol.limits import MAX_STATEMENT_BYTES
 from fedpeer.v1 import market_pb2
 from mechanism.errors import FieldError
 from mechanism.settlement import Verdict
-from mechanism.statements import ClaimStatement, ModelStatement, Statement
+from mechanism.statements import (
+    ClaimOpening,
+    ClaimStatement,
+    ModelOpening,
+    ModelStatement,
+    Statement,
+    StatementOpening,
+    check_opened,
+)
 
 Said = TypeVar("Said", ClaimStatement, ModelStatement)
+Opened = TypeVar("Opened", ClaimOpening, ModelOpening)
 
 
-def encode_signed(statement: Statement, signature: bytes) -> market_pb2.Signed:
-    """The message that carries a statement and its signature."""
-    return market_pb2.Signed(statement=statement.canonical, signature=signature)
+def encode_signed(statement: Statement, signature: bytes, opening: StatementOpening) -> market_pb2.Signed:
+    """The message that carries a statement, its signature, and what it commits to."""
+    return market_pb2.Signed(statement=statement.canonical, signature=signature, opening=opening.canonical)
 
 
 def decode_signed(kind: type[Said], message: market_pb2.Signed) -> Said:
@@ -26,10 +35,24 @@ def decode_signed(kind: type[Said], message: market_pb2.Signed) -> Said:
     Raises:
         FieldError: more bytes than a statement has, no canonical JSON, or no statement of this kind.
     """
-    size = len(message.statement)
-    if size > MAX_STATEMENT_BYTES:
-        raise FieldError("statement", f"{size} bytes", f"at most {MAX_STATEMENT_BYTES}")
-    return kind.parse(message.statement)
+    return kind.parse(_limited("statement", message.statement))
+
+
+def decode_opening(kind: type[Opened], statement: Statement, message: market_pb2.Signed) -> Opened:
+    """What the statement in `message` commits to.
+
+    Raises:
+        FieldError: more bytes than an opening has, no opening of this kind, or another than the statement's.
+    """
+    opening = kind.parse(_limited("opening", message.opening))
+    check_opened(statement, opening)
+    return opening
+
+
+def _limited(field: str, data: bytes) -> bytes:
+    if len(data) > MAX_STATEMENT_BYTES:
+        raise FieldError(field, f"{len(data)} bytes", f"at most {MAX_STATEMENT_BYTES}")
+    return data
 
 
 def encode_verdict(verdict: Verdict) -> market_pb2.Verdict:

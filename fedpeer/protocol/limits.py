@@ -285,6 +285,8 @@ METHODS: dict[str, MethodLimits] = {
     "/fedpeer.v1.Market/ReportFailure": MethodLimits(4 * MAX_REASON_CHARACTERS + _NAMES),
     "/fedpeer.v1.Market/GetReceipt": MethodLimits(_NAMES),
     "/fedpeer.v1.Market/GetSettlement": MethodLimits(_NAMES),
+    # A participant's own, in parts; nobody needs them more often than once a round.
+    "/fedpeer.v1.Market/GetOpenings": MethodLimits(_NAMES, seconds=600, per_caller=4, at_once=64),
     # Counts of 2,000 labels take 9 bytes each at most.
     "/fedpeer.v1.Market/OpenDispute": MethodLimits(32 << 10),
     # A signing request, its token and name. A hundred of one firm may come from one address.

@@ -201,13 +201,15 @@ class LocalCoordinator:
         return str(event.state)
 
     def verify(self) -> Report:
-        """Verifies the ledger: leaves, tree, heads, balances, draws, every payment. Can be asked at any time.
+        """Verifies the ledger as its auditor would: leaves, tree, heads, balances, draws, every payment, and everything
+        that entries commit to. Can be asked at any time.
 
         Raises:
             AssertionError: something does not hold, with what.
         """
         with ExitStack() as resources:
-            report = verify_ledger(open_source(self.folder.database_url(self.folder.config()), resources))
+            source = open_source(self.folder.database_url(self.folder.config()), resources)
+            report = verify_ledger(source, openings=self.operator(lambda operator: operator.openings()))
         assert report.verified, "\n".join(f"{p.place}: {p.message}" for p in report.problems)
         return report
 

@@ -22,7 +22,7 @@ from fedpeer.testing.errors import PATIENCE_SECONDS, MarketTestError
 from fedpeer.testing.participant import LocalParticipant, derived_key, write_key
 from fedpeer.testing.terms import merged, task_config
 from mechanism.errors import kind_of
-from mechanism.ledger.entries import assessment_from_record
+from mechanism.ledger.entries import outcome_from_record
 from mechanism.ledger.verify import Report
 from mechanism.lifecycle import State
 from mechanism.settlement import expected_payments
@@ -245,7 +245,7 @@ class LocalMarket:
         terms, expected = self.coordinator.task(self.task_id).row.terms, dict.fromkeys(self.participants, 0)
         verdicts = self.entries("verdict")
         for round_ in {body["round"] for body in verdicts}:
-            judged = [assessment_from_record(v["assessment"]) for v in verdicts if v["round"] == round_]
+            judged = [outcome_from_record(v["outcome"]) for v in verdicts if v["round"] == round_]
             for name, micro in expected_payments(terms, judged).items():
                 expected[name] += micro
         return expected

@@ -52,12 +52,14 @@ class GetTaskRequest(_message.Message):
     def __init__(self, task_id: _Optional[str] = ...) -> None: ...
 
 class Signed(_message.Message):
-    __slots__ = ("statement", "signature")
+    __slots__ = ("statement", "signature", "opening")
     STATEMENT_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    OPENING_FIELD_NUMBER: _ClassVar[int]
     statement: bytes
     signature: bytes
-    def __init__(self, statement: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+    opening: bytes
+    def __init__(self, statement: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., opening: _Optional[bytes] = ...) -> None: ...
 
 class Task(_message.Message):
     __slots__ = ("task_id", "terms", "state", "round", "nonce", "submissions", "deadline", "selected", "draw_head")
@@ -289,6 +291,22 @@ class DisputedRound(_message.Message):
     award_micro: int
     def __init__(self, round: _Optional[int] = ..., agreed: bool = ..., explanation: _Optional[str] = ..., award_micro: _Optional[int] = ...) -> None: ...
 
+class GetOpeningsRequest(_message.Message):
+    __slots__ = ("task_id",)
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    def __init__(self, task_id: _Optional[str] = ...) -> None: ...
+
+class OpeningPart(_message.Message):
+    __slots__ = ("entry_id", "data", "last")
+    ENTRY_ID_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    entry_id: str
+    data: bytes
+    last: bool
+    def __init__(self, entry_id: _Optional[str] = ..., data: _Optional[bytes] = ..., last: bool = ...) -> None: ...
+
 class GetSettlementRequest(_message.Message):
     __slots__ = ("task_id", "round")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
@@ -317,7 +335,7 @@ class Verdict(_message.Message):
     def __init__(self, screen: _Optional[str] = ..., passed: bool = ..., explanation: _Optional[str] = ..., figures: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class Settlement(_message.Message):
-    __slots__ = ("task_id", "round", "participant_id", "paid_micro", "penalty_micro", "stake_lost_micro", "claimed_degree", "verified_degree", "peers", "verdicts", "ledger_index", "proof", "expected_micro")
+    __slots__ = ("task_id", "round", "participant_id", "paid_micro", "penalty_micro", "stake_lost_micro", "claimed_degree", "verified_degree", "peers", "verdicts", "ledger_index", "proof", "expected_micro", "opening")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     PARTICIPANT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -331,6 +349,7 @@ class Settlement(_message.Message):
     LEDGER_INDEX_FIELD_NUMBER: _ClassVar[int]
     PROOF_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_MICRO_FIELD_NUMBER: _ClassVar[int]
+    OPENING_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     round: int
     participant_id: str
@@ -344,4 +363,5 @@ class Settlement(_message.Message):
     ledger_index: int
     proof: str
     expected_micro: int
-    def __init__(self, task_id: _Optional[str] = ..., round: _Optional[int] = ..., participant_id: _Optional[str] = ..., paid_micro: _Optional[int] = ..., penalty_micro: _Optional[int] = ..., stake_lost_micro: _Optional[int] = ..., claimed_degree: _Optional[str] = ..., verified_degree: _Optional[str] = ..., peers: _Optional[_Iterable[str]] = ..., verdicts: _Optional[_Iterable[_Union[Verdict, _Mapping]]] = ..., ledger_index: _Optional[int] = ..., proof: _Optional[str] = ..., expected_micro: _Optional[int] = ...) -> None: ...
+    opening: bytes
+    def __init__(self, task_id: _Optional[str] = ..., round: _Optional[int] = ..., participant_id: _Optional[str] = ..., paid_micro: _Optional[int] = ..., penalty_micro: _Optional[int] = ..., stake_lost_micro: _Optional[int] = ..., claimed_degree: _Optional[str] = ..., verified_degree: _Optional[str] = ..., peers: _Optional[_Iterable[str]] = ..., verdicts: _Optional[_Iterable[_Union[Verdict, _Mapping]]] = ..., ledger_index: _Optional[int] = ..., proof: _Optional[str] = ..., expected_micro: _Optional[int] = ..., opening: _Optional[bytes] = ...) -> None: ...

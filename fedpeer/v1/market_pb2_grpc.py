@@ -95,6 +95,11 @@ class MarketStub(object):
                 request_serializer=fedpeer_dot_v1_dot_market__pb2.OpenDisputeRequest.SerializeToString,
                 response_deserializer=fedpeer_dot_v1_dot_market__pb2.Dispute.FromString,
                 _registered_method=True)
+        self.GetOpenings = channel.unary_stream(
+                '/fedpeer.v1.Market/GetOpenings',
+                request_serializer=fedpeer_dot_v1_dot_market__pb2.GetOpeningsRequest.SerializeToString,
+                response_deserializer=fedpeer_dot_v1_dot_market__pb2.OpeningPart.FromString,
+                _registered_method=True)
 
 
 class MarketServicer(object):
@@ -183,6 +188,13 @@ class MarketServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetOpenings(self, request, context):
+        """What the ledger's entries about the caller commit to, and once the task has ended what its evidence does.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_MarketServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -245,6 +257,11 @@ def add_MarketServicer_to_server(servicer, server):
                     servicer.OpenDispute,
                     request_deserializer=fedpeer_dot_v1_dot_market__pb2.OpenDisputeRequest.FromString,
                     response_serializer=fedpeer_dot_v1_dot_market__pb2.Dispute.SerializeToString,
+            ),
+            'GetOpenings': grpc.unary_stream_rpc_method_handler(
+                    servicer.GetOpenings,
+                    request_deserializer=fedpeer_dot_v1_dot_market__pb2.GetOpeningsRequest.FromString,
+                    response_serializer=fedpeer_dot_v1_dot_market__pb2.OpeningPart.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -572,6 +589,33 @@ class Market(object):
             '/fedpeer.v1.Market/OpenDispute',
             fedpeer_dot_v1_dot_market__pb2.OpenDisputeRequest.SerializeToString,
             fedpeer_dot_v1_dot_market__pb2.Dispute.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetOpenings(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/fedpeer.v1.Market/GetOpenings',
+            fedpeer_dot_v1_dot_market__pb2.GetOpeningsRequest.SerializeToString,
+            fedpeer_dot_v1_dot_market__pb2.OpeningPart.FromString,
             options,
             channel_credentials,
             insecure,

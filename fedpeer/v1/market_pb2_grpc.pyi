@@ -92,6 +92,12 @@ class MarketStub:
     Asked again it says how the dispute stands.
     """
 
+    GetOpenings: grpc.UnaryStreamMultiCallable[
+        fedpeer.v1.market_pb2.GetOpeningsRequest,
+        fedpeer.v1.market_pb2.OpeningPart,
+    ]
+    """What the ledger's entries about the caller commit to, and once the task has ended what its evidence does."""
+
 class MarketAsyncStub:
     """Served over mutual TLS. The name in the caller's certificate is its participant id."""
 
@@ -165,6 +171,12 @@ class MarketAsyncStub:
     """Opens the counts behind the caller's commitment: where they and the evidence agree, it is paid as claimed.
     Asked again it says how the dispute stands.
     """
+
+    GetOpenings: grpc.aio.UnaryStreamMultiCallable[
+        fedpeer.v1.market_pb2.GetOpeningsRequest,
+        fedpeer.v1.market_pb2.OpeningPart,
+    ]
+    """What the ledger's entries about the caller commit to, and once the task has ended what its evidence does."""
 
 class MarketServicer(metaclass=abc.ABCMeta):
     """Served over mutual TLS. The name in the caller's certificate is its participant id."""
@@ -263,5 +275,13 @@ class MarketServicer(metaclass=abc.ABCMeta):
         """Opens the counts behind the caller's commitment: where they and the evidence agree, it is paid as claimed.
         Asked again it says how the dispute stands.
         """
+
+    @abc.abstractmethod
+    def GetOpenings(
+        self,
+        request: fedpeer.v1.market_pb2.GetOpeningsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[fedpeer.v1.market_pb2.OpeningPart], collections.abc.AsyncIterator[fedpeer.v1.market_pb2.OpeningPart]]:
+        """What the ledger's entries about the caller commit to, and once the task has ended what its evidence does."""
 
 def add_MarketServicer_to_server(servicer: MarketServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

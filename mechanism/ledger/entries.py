@@ -9,11 +9,11 @@
     <task>/round/<r>/state/<STATE>              transition
     <task>/round/<r>/model/<p>/<submission>     signed model; .../failure/<p>/<submission>
     <task>/round/<r>/closing/<part>             the round's models are fixed
-    <task>/round/<r>/evidence/<part>            what verdicts rest on
-    <task>/round/<r>/verdict/<p>                assessment
+    <task>/round/<r>/evidence                   commitment to what verdicts rest on
+    <task>/round/<r>/verdict/<p>                outcome, and a commitment to assessment and measurement
     <task>/round/<r>/seed, /peers/<part>, /settlement, /payment/<p>
     <task>/round/<r>/aggregate, /refund
-    <task>/dispute/<p>                          counts opened
+    <task>/dispute/<p>                          counts opened to the coordinator
     <task>/round/<r>/awards, /award/<p>         what disputes add to a settled round
     <task>/stake/<p>/release
     learner:<l>/deposit/<reference>             a learner's money comes; .../withdrawal/<reference>: it goes back
@@ -21,8 +21,9 @@
     payout/<n>/end, payout/<n>/resolved/<p>     the run is paid, or taken back, as a whole
     payout/<n>/returned/<p>                     one payment came back from the bank
 
-Lists that may outgrow one entry are cut into numbered parts. Claims, models and payments carry `keys`, the digest of
-the key history up to them (`mechanism.ledger.key_history`).
+A claim, a model, evidence, a verdict and a dispute each commit to an opening, which `Entry.opening` carries and the log
+has not (`mechanism.ledger.openings`). Lists that may outgrow one entry are cut into numbered parts. Claims, models and
+payments carry `keys`, the digest of the key history up to them (`mechanism.ledger.key_history`).
 """
 
 import base64
@@ -62,13 +63,22 @@ from mechanism.price import Price
 from mechanism.settlement import (
     ARITHMETIC,
     Assessment,
+    Outcome,
     Payment,
     Settlement,
     Verdict,
     least_budget_micro,
+    outcome_of,
     settle_round,
 )
-from mechanism.statements import ClaimStatement, ModelStatement
+from mechanism.statements import (
+    ClaimOpening,
+    ClaimStatement,
+    ModelOpening,
+    ModelStatement,
+    check_salt,
+    counts_opening,
+)
 from mechanism.terms import Terms
 
 #: Kind of the entry that announces a new key of the log.
@@ -76,6 +86,9 @@ LOG_KEY = "log_key"
 
 #: How a payout run ends.
 CONFIRMED, WITHDRAWN = OUTCOMES = "confirmed", "withdrawn"
+
+#: What the entry of a round's evidence says in clear: which shadow models it rests on, and how many.
+SHADOW_FIGURES = ("shadows_sha256", "shadows", "carried")
 
 #: Bytes of a part's payload: an entry's limit less its frame and ids.
 PART_BYTES = 48_000
@@ -173,16 +186,23 @@ def log_key_id(number: int) -> str:
     return f"log/key/{number}"
 
 
-def claim(statement: ClaimStatement, signature: bytes, keys: bytes = NO_KEYS) -> Entry:
+def claim(
+    statement: ClaimStatement,
+    signature: bytes,
+    opening: ClaimOpening | None = None,
+    keys: bytes = NO_KEYS,
+) -> Entry:
     """Receipt of an effort claim. None is recorded that came too late.
 
     Args:
+        opening: what the statement commits to, here and below; None where it is not at hand.
         keys: digest of the key history before this entry, here and below.
     """
     return Entry(
         f"{statement.task_id}/claim/{statement.participant_id}/{statement.submission_id}",
         "claim",
         {"statement": statement.record(), "signature": signature.hex(), "keys": keys.hex()},
+        opening=None if opening is None else opening.record(),
     )
 
 
@@ -221,7 +241,12 @@ def transition_id(task_id: str, round_: int, state: str) -> str:
 
 
 def model(
-    statement: ModelStatement, signature: bytes, sequence: int, late: bool = False, keys: bytes = NO_KEYS
+    statement: ModelStatement,
+    signature: bytes,
+    sequence: int,
+    late: bool = False,
+    opening: ModelOpening | None = None,
+    keys: bytes = NO_KEYS,
 ) -> Entry:
     """Receipt of a model. A late one is recorded and not scored.
 
@@ -238,6 +263,7 @@ def model(
             "late": late,
             "keys": keys.hex(),
         },
+        opening=None if opening is None else opening.record(),
     )
 
 
@@ -267,31 +293,65 @@ def closing_entries(task_id: str, round_: int, at: str, absent: Iterable[str]) -
     return _listed(f"{task_id}/round/{round_}/closing", "closing", place, "absent", sorted(absent))
 
 
-def evidence_entries(task_id: str, round_: int, record: Json) -> list[Entry]:
-    """What a round's verdicts rest on, its canonical text cut into parts, its digest in each.
+def evidence(task_id: str, round_: int, model: Mapping[str, Any], salt: bytes) -> Entry:
+    """What a round's verdicts rest on besides the submissions.
 
-    The record is `{"model": EvidenceModel.record(), "measurements": [Measurement.record(), ...]}` of
-    `mechanism.evidence`, with one measurement a model that came in time.
+    Args:
+        model: `EvidenceModel.record()` of `mechanism.evidence`.
+        salt: 32 random bytes, here and below.
     """
-    return evidence_parts(task_id, round_, canonical_bytes(record))
+    opening: dict[str, Json] = {"model": model, "salt": check_salt(salt).hex()}
+    shadows = {name: model[name] for name in SHADOW_FIGURES}
+    return evidence_as(task_id, round_, canonical_digest(opening), shadows, opening)
 
 
-def evidence_parts(task_id: str, round_: int, data: bytes) -> list[Entry]:
-    """The same of the record's canonical bytes."""
-    place: dict[str, Json] = {"task_id": task_id, "round": round_}
-    return _cut(f"{task_id}/round/{round_}/evidence", "evidence", place, data)
+def evidence_as(
+    task_id: str,
+    round_: int,
+    commitment: bytes,
+    shadows: Mapping[str, Json],
+    opening: Mapping[str, Json] | None = None,
+) -> Entry:
+    """The same of the commitment and what is said in clear of the shadows (`SHADOW_FIGURES`)."""
+    body: dict[str, Json] = {"task_id": task_id, "round": round_, "commitment": commitment.hex(), **shadows}
+    return Entry(evidence_id(task_id, round_), "evidence", body, opening=opening)
 
 
-def verdict(task_id: str, round_: int, assessment: Assessment) -> Entry:
-    """What the evidence says of one participant."""
+def evidence_id(task_id: str, round_: int) -> str:
+    """Id of the entry that commits to a round's evidence."""
+    return f"{task_id}/round/{round_}/evidence"
+
+
+def verdict(terms: Terms, round_: int, assessment: Assessment, measurement: Json, salt: bytes) -> Entry:
+    """What the evidence says of one participant: in clear what its payment rests on.
+
+    Args:
+        measurement: `Measurement.record()` of `mechanism.evidence`, which the assessment rests on; None without one.
+    """
+    opening: dict[str, Json] = {
+        "assessment": assessment_record(assessment),
+        "measurement": measurement,
+        "salt": check_salt(salt).hex(),
+    }
+    return verdict_as(
+        terms.task_id, round_, outcome_of(terms, assessment), canonical_digest(opening), opening
+    )
+
+
+def verdict_as(
+    task_id: str, round_: int, outcome: Outcome, commitment: bytes, opening: Mapping[str, Json] | None = None
+) -> Entry:
+    """The same of the outcome and the commitment."""
     return Entry(
-        verdict_id(task_id, round_, assessment.participant_id),
+        verdict_id(task_id, round_, outcome.participant_id),
         "verdict",
         {
             "task_id": task_id,
             "round": round_,
-            "assessment": assessment_record(assessment),
+            "outcome": outcome_record(outcome),
+            "commitment": commitment.hex(),
         },
+        opening=opening,
     )
 
 
@@ -304,7 +364,7 @@ def settlement_entries(
     terms: Terms,
     round_: int,
     draw: Draw,
-    assessments: Sequence[Assessment],
+    assessments: Sequence[Assessment | Outcome],
     stakes: Mapping[str, int] | None = None,
     disputable: bool = False,
     keys: bytes = NO_KEYS,
@@ -351,28 +411,38 @@ def award_entries(terms: Terms, round_: int, awards: Mapping[str, int]) -> list[
     Args:
         awards: micro-credits by participant id; zeros are passed over.
     """
-    task_id = terms.task_id
-    place: dict[str, Json] = {"task_id": task_id, "round": round_}
-    total = sum(awards.values())
-    ended = Entry(
-        f"{task_id}/round/{round_}/awards",
+    ended = awards_ended(terms, round_, sum(awards.values()))
+    return [ended, *(award(terms, round_, name, awards[name]) for name in sorted(awards) if awards[name])]
+
+
+def awards_ended(terms: Terms, round_: int, total_micro: int) -> Entry:
+    """What disputes add to a settled round is `total_micro` >= 0 in all; the rest of what was kept back is voided."""
+    return Entry(
+        awards_id(terms.task_id, round_),
         "awards",
-        {**place, "total_micro": total},
-        (Resolve(dispute_reservation(terms, round_), total),),
+        {"task_id": terms.task_id, "round": round_, "total_micro": total_micro},
+        (Resolve(dispute_reservation(terms, round_), total_micro),),
     )
-    return [
-        ended,
-        *(
-            Entry(
-                f"{task_id}/round/{round_}/award/{name}",
-                "award",
-                {**place, "participant_id": name, "award_micro": awards[name]},
-                (Post(escrow(task_id), payable(name), awards[name]),),
-            )
-            for name in sorted(awards)
-            if awards[name]
-        ),
-    ]
+
+
+def awards_id(task_id: str, round_: int) -> str:
+    """Id of the entry with which the disputes of a round end."""
+    return f"{task_id}/round/{round_}/awards"
+
+
+def award(terms: Terms, round_: int, participant_id: str, micro: int) -> Entry:
+    """`micro` >= 1 that a dispute adds to what a participant was paid in a round."""
+    return Entry(
+        award_id(terms.task_id, round_, participant_id),
+        "award",
+        {"task_id": terms.task_id, "round": round_, "participant_id": participant_id, "award_micro": micro},
+        (Post(escrow(terms.task_id), payable(participant_id), micro),),
+    )
+
+
+def award_id(task_id: str, round_: int, participant_id: str) -> str:
+    """Id of a participant's award for a round."""
+    return f"{task_id}/round/{round_}/award/{participant_id}"
 
 
 def payment(settlement: Settlement, line: Payment, keys: bytes = NO_KEYS, lost_to: str = TREASURY) -> Entry:
@@ -470,23 +540,24 @@ def ending_entries(
     return [*awards, *refunds, *releases, transition(task_id, round_, state, at, reason)]
 
 
-def dispute(task_id: str, participant_id: str, counts: Sequence[int], salt: bytes, at: str) -> Entry:
-    """Opens the counts behind a claim's commitment; `at` is as of `transition`."""
+def dispute(
+    task_id: str, participant_id: str, at: str, counts: Sequence[int] | None = None, salt: bytes = b""
+) -> Entry:
+    """A participant has opened to the coordinator the counts behind its claim's commitment; `at` is as of `transition`.
+
+    Args:
+        counts, salt: what it opened; None where that is not at hand.
+    """
     return Entry(
         dispute_id(task_id, participant_id),
         "dispute",
-        {
-            "task_id": task_id,
-            "participant_id": participant_id,
-            "counts": [int(count) for count in counts],
-            "salt": salt.hex(),
-            "at": at,
-        },
+        {"task_id": task_id, "participant_id": participant_id, "at": at},
+        opening=None if counts is None else counts_opening(counts, salt),
     )
 
 
 def dispute_id(task_id: str, participant_id: str) -> str:
-    """Id of the entry that opens a participant's counts."""
+    """Id of the entry of a participant's dispute."""
     return f"{task_id}/dispute/{participant_id}"
 
 
@@ -622,6 +693,24 @@ def assessment_from_record(record: Mapping[str, Any]) -> Assessment:
     fields["claimed_degree"] = rational("claimed_degree", fields["claimed_degree"])
     fields["verdicts"] = tuple([Verdict(**item) for item in fields["verdicts"]])
     return Assessment(**fields)
+
+
+def outcome_record(outcome: Outcome) -> dict[str, Json]:
+    """The canonical record of an outcome."""
+    return {
+        **vars(outcome),
+        "model_sha256": outcome.model_sha256.hex(),
+        "scores": dict(outcome.scores),
+        "verdicts": [list(verdict) for verdict in outcome.verdicts],
+    }
+
+
+def outcome_from_record(record: Mapping[str, Any]) -> Outcome:
+    """The outcome that `record` writes down; FieldError, TypeError or ValueError where it writes none."""
+    fields = dict(record)
+    fields["model_sha256"] = bytes.fromhex(fields["model_sha256"])
+    fields["verdicts"] = tuple([(screen, passed) for screen, passed in fields["verdicts"]])
+    return Outcome(**fields)
 
 
 def public_key_bytes(public_key: ec.EllipticCurvePublicKey) -> bytes:

@@ -3,6 +3,9 @@
     {"body": {...}, "id": "...", "kind": "...", "transfers": [...], "v": 1}
 
 `transfers` is absent where the entry moves no money. The id stands for the body for ever.
+
+An entry may commit to an *opening*: a record that is not in it, nor anywhere else in the log, of which it has the
+salted SHA-256 (`mechanism.ledger.openings`).
 """
 
 from collections.abc import Mapping
@@ -33,12 +36,14 @@ class Entry:
         kind: what happened; see `entries`.
         body: the event's own fields.
         transfers: what it posts, applied in order.
+        opening: what it commits to, where that is at hand; no part of its bytes, and not compared.
     """
 
     id: str
     kind: str
     body: Mapping[str, Json]
     transfers: tuple[Transfer, ...] = field(default=())
+    opening: Mapping[str, Json] | None = field(default=None, compare=False, repr=False)
 
     @property
     def data(self) -> bytes:

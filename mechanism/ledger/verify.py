@@ -17,9 +17,13 @@ from mechanism.ledger.key_history import extended
 from mechanism.ledger.log_keys import KeyChange, LogKeys, key_change
 from mechanism.ledger.merkle import HASH_BYTES, leaf_hash
 from mechanism.ledger.note import Checkpoint, Note, VerificationKey
+from mechanism.ledger.openings import Openings
 from mechanism.ledger.replay import Counts, Replay, ReplayError, Taken
 from mechanism.ledger.tiles import TILE_WIDTH, GrowingTree, split_hashes, tiles_of
 from mechanism.ledger.tlog_proof import TlogProof
+
+#: As whom a ledger is verified without any openings.
+PUBLIC = "public"
 
 #: Places of what contradicts a head, or a receipt, that was seen before.
 _KNOWN, _RECEIPT = "known checkpoint", "receipt"
@@ -111,6 +115,8 @@ class Report:
         unsigned: entries after it that no head covers yet.
         known, known_size: how it stands to the head that the caller gave, and what that covers; None without one.
         problems: what does not hold, the first bad entry first; empty where all holds.
+        level: as whom it was verified: "public", "participant NAME" or "auditor" (`mechanism.ledger.openings`). What
+            that does not see is counted in `counts.unchecked`.
         counts: what was checked.
         balances: of every account, recomputed.
         open_tasks: tasks that have not ended, and their states.
@@ -127,6 +133,7 @@ class Report:
     known: Known | None = None
     known_size: int | None = None
     problems: list[Problem] = field(default_factory=list)
+    level: str = PUBLIC
     counts: Counts = field(default_factory=Counts)
     balances: dict[str, Balance] = field(default_factory=dict)
     open_tasks: dict[str, str] = field(default_factory=dict)
@@ -159,7 +166,9 @@ class Report:
             "known_size": self.known_size,
             "problems": [asdict(problem) for problem in self.problems],
             "holds": self.holds,
+            "level": self.level,
             "checked": asdict(self.counts),
+            "unchecked": dict(self.counts.unchecked),
             "balances": {name: asdict(balance) for name, balance in self.balances.items()},
             "open_tasks": dict(self.open_tasks),
         }
@@ -170,6 +179,7 @@ def verify_ledger(
     key: VerificationKey | None = None,
     known: str | None = None,
     *,
+    openings: Openings | None = None,
     check_statements: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> Report:
@@ -181,11 +191,15 @@ def verify_ledger(
             consistency alone.
         known: a head seen before, as a note, or a receipt, which has a head and an entry: the ledger must not
             contradict them. Where it ends before them, `Report.known` says so.
+        openings: what entries commit to, as far as the caller has it; each must be that of an entry.
         check_statements: whether to check participants' signatures.
         progress: called with (entries done, entries in all) now and then.
     """
     report = Report(source.name)
-    verification = _Verification(source, report, Replay(check_statements))
+    replay = Replay(check_statements, None if openings is None else openings.by_id)
+    verification = _Verification(source, report, replay)
+    if openings is not None:
+        report.level = openings.level
     try:
         verification.open_heads(key, known)
         verification.read_entries(progress)
@@ -358,6 +372,8 @@ class _Verification:
                 self._replay.finish()
             except ReplayError as error:
                 self._problem(f"entry {error.index} ({error.entry_id})", error.reason, error.index)
+            for name in self._replay.unmet():
+                self._problem(f"opening of {name}", "the ledger has no entry that commits to it")
 
     def _take(self, chunk: list[bytes]) -> None:
         first = self._tree.size

@@ -22,11 +22,9 @@ from coordinator.folder import StateFolder
 from coordinator.operator import Operator
 from coordinator.server import Coordinator
 from fedpeer.audit.sources import open_source
-from fedpeer.protocol.codec import encode_signed
 from fedpeer.protocol.errors import Code, refusal_of
 from fedpeer.v1 import market_pb2
 from mechanism.ledger.entry import Entry
-from mechanism.statements import sign_statement
 from tests.backends import DURABLE, scratch_url
 from tests.integration.market import (
     CONFIG,
@@ -38,6 +36,7 @@ from tests.integration.market import (
     model_like,
     open_task,
     running,
+    signed,
     task_config,
     verified,
 )
@@ -106,7 +105,7 @@ async def upload(client: Client, going_on: asyncio.Event) -> market_pb2.Receipt:
     """A model whose rest is sent when the revocation is on its way."""
     content = model_like(hash(client.name) % 2**32)
     statement = await client.model_statement(content, 1)
-    header = market_pb2.ModelHeader(model=encode_signed(statement, sign_statement(statement, client.key)))
+    header = market_pb2.ModelHeader(model=signed(statement, client.key))
 
     async def messages() -> AsyncIterator[market_pb2.SubmitModelRequest]:
         yield market_pb2.SubmitModelRequest(header=header)

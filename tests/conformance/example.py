@@ -1,6 +1,6 @@
 """The example ledger of docs/ledger-format.md, and every value that the page computes from it.
 
-    python -m tests.conformance.example      # writes docs/ledger-example.jsonl and the page's values anew
+    python -m tests.conformance.example      # writes docs/ledger-example*.jsonl and the page's values anew
 
 A block of the page that is fenced as `worked` has one value a line, `name = value`. The example is made by the code
 that writes ledgers; its keys and secrets are fixed, so every byte is the same in every run.
@@ -30,6 +30,7 @@ from mechanism.ledger.entry import Entry
 from mechanism.ledger.key_history import NO_KEYS, keys_after
 from mechanism.ledger.merkle import leaf_hash, node_hash, tree_root
 from mechanism.ledger.note import Checkpoint, SigningKey, sign_checkpoint
+from mechanism.ledger.openings import Openings
 from mechanism.ledger.tiles import bundle_path, pack_bundle, tile_path
 from mechanism.payment import Log as Payment
 from mechanism.peers import Draw, draw_head, draw_share, round_seed, seed_commitment
@@ -53,6 +54,7 @@ from tests.ledger_histories import SALT, History, Log, Shape
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE, LEDGER = DOCS / "ledger-format.md", DOCS / "ledger-example.jsonl"
+OPENINGS = DOCS / "ledger-example-openings.jsonl"
 
 FIRST = SigningKey("example.com/fedpeer", 1, bytes(range(32)))
 SECOND = SigningKey("example.com/fedpeer", 1, bytes(range(1, 33)))
@@ -131,6 +133,14 @@ class Example:
             round_seed(samples.SECRET, 2, number), {name: self.task.share(name, number) for name in sent}
         )
 
+    def openings(self) -> Openings:
+        """All that the entries commit to."""
+        return Openings(None, samples.openings_of(self.entries))
+
+    def opening(self, id_: str) -> str:
+        """What an entry commits to, in canonical form."""
+        return canonical_bytes(self.openings().by_id[id_]).decode()
+
     def find(self, id_: str) -> Entry:
         return next(entry for entry in self.entries if entry.id == id_)
 
@@ -143,6 +153,10 @@ class Example:
         for signer in signers[1:]:
             note = note.with_signature(sign_checkpoint(checkpoint, signer).signatures[0])
         return str(note)
+
+    def opened(self) -> bytes:
+        """The auditor's file of openings."""
+        return b"".join(line + b"\n" for line in self.openings().lines())
 
     @property
     def heads(self) -> dict[int, str]:
@@ -274,6 +288,8 @@ def _statements(made: Example) -> dict[str, str]:
         "sha256 of the claim": hashlib.sha256(message).hexdigest(),
         "signature of the claim": claim["signature"],
         "degree of 6 and 4": str(noniid_degree((6, 4), made.terms.reference)),
+        "opening of the claim": made.opening("demo/claim/p001/claim-p001"),
+        "opening of the model": made.opening("demo/round/1/model/p001/model-1-p001"),
         "counts of p003": canonical_bytes(opened).decode(),
         "commitment of p003": commit_counts(made.task.counts("p003"), SALT).hex(),
         "model of p001": canonical_bytes(model["statement"]).decode(),
@@ -366,7 +382,8 @@ def _verdicts(made: Example) -> dict[str, str]:
     one = next(m for m in first["measurements"] if m["participant_id"] == "p003")
     maps = model.degree, model.quality
     return {
-        "sha256 of the evidence": hashlib.sha256(canonical_bytes(first)).hexdigest(),
+        "evidence of round 1": made.find("demo/round/1/evidence").data.decode(),
+        "salt of the evidence": made.openings().by_id["demo/round/1/evidence"]["salt"],
         "start of round 1": first["model"]["start_sha256"],
         "start of round 2": second["model"]["start_sha256"],
         "degree of round 1": canonical_bytes(first["model"]["degree"]).decode(),
@@ -381,6 +398,11 @@ def _verdicts(made: Example) -> dict[str, str]:
         "assessment of p003": _assessment(made.judged[1], "p003"),
         "assessment of p001 in round 2": _assessment(made.judged[2], "p001"),
         "verdict of p002": made.find("demo/round/1/verdict/p002").data.decode(),
+        "opening of the verdict of p002": made.opening("demo/round/1/verdict/p002"),
+        "verdict of p003": made.find("demo/round/1/verdict/p003").data.decode(),
+        "salt of the verdict of p003": made.openings().by_id["demo/round/1/verdict/p003"]["salt"],
+        "outcome of p000": _outcome(made, 1, "p000"),
+        "outcome of p001 in round 2": _outcome(made, 2, "p001"),
         **_sentences(model, Measurement.from_record(one)),
     }
 
@@ -399,12 +421,20 @@ def _common(made: Example) -> dict[str, str]:
 
 
 def _evidence_of(made: Example, number: int) -> Any:
-    return json.loads(base64.b64decode(str(made.find(f"demo/round/{number}/evidence/1").body["data"])))
+    """`{"model", "measurements"}` of a round, from the openings."""
+    opened: Any = made.openings().by_id
+    verdicts = [opened[e.id] for e in made.entries if e.id.startswith(f"demo/round/{number}/verdict/")]
+    measured = [one["measurement"] for one in verdicts if one["measurement"] is not None]
+    return {"model": opened[entries.evidence_id("demo", number)]["model"], "measurements": measured}
 
 
 def _assessment(judged: Sequence[Assessment], name: str) -> str:
     [found] = [a for a in judged if a.participant_id == name]
     return canonical_bytes(entries.assessment_record(found)).decode()
+
+
+def _outcome(made: Example, number: int, name: str) -> str:
+    return canonical_bytes(made.find(f"demo/round/{number}/verdict/{name}").body["outcome"]).decode()
 
 
 def _mapped(degree: DegreeMap, quality: QualityMap, features: Sequence[Sequence[int]]) -> dict[str, str]:
@@ -486,6 +516,7 @@ def _disputes(made: Example) -> dict[str, str]:
         "paid to p003": str(line.paid_micro),
         "award of p003": str(found.award_micro),
         "kept of round 1": str(kept),
+        "dispute of p003": made.find("demo/dispute/p003").data.decode(),
         "awards of round 1": made.find("demo/round/1/awards").data.decode(),
         "award entry": made.find("demo/round/1/award/p003").data.decode(),
         "release": made.find("demo/stake/p003/release").data.decode(),
@@ -549,4 +580,5 @@ def names_on(page: str) -> list[str]:
 
 if __name__ == "__main__":
     LEDGER.write_bytes(example().lines())
+    OPENINGS.write_bytes(example().opened())
     PAGE.write_text(filled(PAGE.read_text()))

@@ -1,9 +1,10 @@
 """A second verifier of a fedpeer ledger, written from docs/ledger-format.md alone.
 
-    python second_verifier.py LEDGER [VKEY]
+    python second_verifier.py LEDGER [VKEY] [--openings FILE]
 
-LEDGER is an exported folder or a .jsonl file. It needs Python's standard library and `cryptography`, and nothing of
-fedpeer: numbers in the margins of the code are the sections of the page. It reads a whole ledger into memory.
+LEDGER is an exported folder or a .jsonl file; FILE is what a participant or an auditor has of the openings. It needs
+Python's standard library and `cryptography`, and nothing of fedpeer: numbers in the margins of the code are the
+sections of the page. It reads a whole ledger into memory.
 """
 
 import base64
@@ -42,6 +43,7 @@ UNSCORED = {"gross_micro": 0, "penalty_micro": 0, "fee_micro": 0}
 MAX_COLUMNS, MAX_NODES = 100, 2**18
 LEVELS = [Fraction(level) for level in ("0", "1/2", "1", "3/2", "2", "3", "5")]
 MEASURED = ("norm", "alignment", "novelty", "improvement", "echo_distance", "echo_cosine")
+DECIDING, SCORED = ("contract", "echo", "trained"), ("overlap", "samples", "contribution", "claim")
 OF_THE_MODEL_ALONE = (*MEASURED, "fault", "features", "nearest_broadcast")
 
 Record = dict[str, Any]
@@ -66,10 +68,15 @@ class Result:
     Attributes:
         problems: (index of the entry or None, what is wrong); empty where everything holds.
         balances: what each account holds, micro-credits.
+        level: as whom it was verified.
+        opened, unchecked: how many entries commit to an opening that was there, and to one that was not.
     """
 
     problems: list[tuple[int | None, str]] = field(default_factory=list)
     balances: dict[str, int] = field(default_factory=dict)
+    level: str = "public"
+    opened: int = 0
+    unchecked: int = 0
 
     @property
     def first(self) -> int | None:
@@ -429,12 +436,13 @@ KEYS = {
     "claim": "statement signature keys",
     "model": "statement signature sequence late keys",
     "failure": "task_id round participant_id submission_id reason",
-    "evidence": "task_id round part parts sha256 data",
-    "verdict": "task_id round assessment",
+    "evidence": "task_id round commitment shadows_sha256 shadows carried",
+    "verdict": "task_id round outcome commitment",
     "seed": "task_id round seed",
     "aggregation": "task_id round model_sha256 figures state_sha256",
-    "dispute": "task_id participant_id counts salt at",
+    "dispute": "task_id participant_id at",
     "awards": "task_id round total_micro",
+    "award": "task_id round participant_id award_micro",
     "refund": "task_id round",
     "stake_release": "task_id participant_id",
     "deposit": "learner_id reference micro at",
@@ -774,16 +782,12 @@ def weight(terms: Terms, subject: Record) -> int:
 
 
 def gross(terms: Terms, subject: Record, peers: Sequence[Record]) -> Decimal:
-    """What a scored participant earns before penalty and fee, credits. Arguments are assessments."""
-    return part(before_weight(terms, subject, peers), weight(terms, subject))
+    """What a scored participant earns before penalty and fee, credits. Arguments are outcomes."""
+    return part(before_weight(terms, subject, peers), subject["weight_micro"])
 
 
 def before_weight(terms: Terms, subject: Record, peers: Sequence[Record]) -> Decimal:
-    if terms.rule == "paper":
-        own = Fraction(subject["claimed_degree"])
-        squares = [own**2 + Fraction(peer["claimed_degree"]) ** 2 for peer in peers]
-        return terms.mean([AMOUNTS.divide(s.numerator, s.denominator) for s in squares])
-    if terms.rule == "verified":
+    if terms.rule in ("paper", "verified"):
         return verified(terms, subject["verified_micro"], subject["multiplier_ppm"], peers)
     score = subject["scores"].get(terms.rule)
     require(
@@ -807,17 +811,29 @@ def part(amount: Decimal, micros: int) -> Decimal:
 
 
 def fee(terms: Terms, subject: Record) -> Decimal:
-    return part(terms.fee, MICRO - weight(terms, subject)) if terms.rule == "verified" else NOTHING
+    return part(terms.fee, MICRO - subject["weight_micro"]) if terms.rule == "verified" else NOTHING
 
 
-def penalty(terms: Terms, subject: Record) -> Decimal:
-    if terms.rule != "verified":
-        return NOTHING
-    claim = Fraction(subject["claimed_degree"])
-    distance = claim.numerator * MICRO - subject["verified_micro"] * claim.denominator
-    if not distance:
-        return NOTHING
-    return AMOUNTS.multiply(terms.penalty, AMOUNTS.divide(distance**2, (claim.denominator * MICRO) ** 2))
+def penalty(terms: Terms, assessment: Record) -> int:
+    """Of a claim that is not what was measured, micro-credits."""
+    if terms.rule != "verified" or assessment["verified_micro"] is None:
+        return 0
+    claim = Fraction(assessment["claimed_degree"])
+    distance = claim.numerator * MICRO - assessment["verified_micro"] * claim.denominator
+    squared = AMOUNTS.divide(distance**2, (claim.denominator * MICRO) ** 2)
+    return micro(AMOUNTS.multiply(terms.penalty, squared), ROUND_CEILING)
+
+
+def outcome_of(terms: Terms, assessment: Record) -> Record:
+    """What of an assessment stands in clear."""
+    scored = assessment["verified_micro"] is not None
+    score = {key: text for key, text in assessment["scores"].items() if scored and key == terms.rule}
+    kept = ("participant_id", "model_sha256", "verified_micro", "multiplier_ppm", "refuted", "cluster")
+    return {
+        **{key: assessment[key] for key in kept}, "weight_micro": weight(terms, assessment),
+        "penalty_micro": penalty(terms, assessment), "scores": score,
+        "verdicts": [[one["screen"], one["passed"]] for one in assessment["verdicts"]],
+    }  # fmt: skip
 
 
 def largest_remainder(net: Mapping[str, Decimal]) -> tuple[dict[str, int], int]:
@@ -877,15 +893,14 @@ def hashed(value: bytes, times: int) -> bytes:
 
 
 class Evidence:
-    """The record of a round's evidence, its form checked, and what follows from features."""
+    """What verdicts of a round rest on, its form checked, and what follows from features."""
 
-    def __init__(self, record: Any) -> None:
-        evidence = shaped(record, "model measurements", "evidence")
+    def __init__(self, model: Any) -> None:
         keys = (
             "arithmetic round start_sha256 validation_sha256 shadows_sha256 shadows carried degree quality thresholds "
             "likeness distinct computed_on"
         )
-        self.model = shaped(evidence["model"], keys, "evidence.model")
+        self.model = shaped(model, keys, "evidence.model")
         texts = self.model["computed_on"]
         require(type(texts) is dict and len(texts) <= 16, "computed_on has more than 16 texts")
         for text in (text for pair in texts.items() for text in pair):
@@ -942,7 +957,11 @@ class Evidence:
             ("harm_full", "harm_none"),
         ):
             require(limits[low] <= limits[high], f"{low} is above {high}")
-        self.items = [self._measurement(item) for item in sequence(evidence["measurements"], "measurements")]
+        self.items: list[Record] = []
+
+    def add(self, record: Any) -> None:
+        """A measurement, in id order."""
+        self.items.append(self._measurement(record))
 
     def _check_forest(self, forest: Any) -> None:
         nodes = 0
@@ -1346,7 +1365,7 @@ def post(debit: str, credit: str, amount: int) -> Record:
 
 @dataclass
 class Claim:
-    degree: str
+    degree: str | None
     commitment: bytes
     nonce: str
     head: bytes
@@ -1355,7 +1374,7 @@ class Claim:
 @dataclass
 class Model:
     digest: str
-    samples: int
+    samples: int | None
     sequence: int
     share: bytes
 
@@ -1371,7 +1390,8 @@ class Task:
         floors: of every round, the largest sequence among the models in time of the rounds before.
         server_state: digest of the server's state; None before the first, or where there is none.
         met: how often the first has had the second as its peer, in settled rounds.
-        kept: of each round that kept something back, what its awards rest on: verdicts, peers, what was paid.
+        kept: of each round that kept something back, what its awards rest on: outcomes, peers, what was paid, and
+            the assessments that were opened.
     """
 
     terms: Terms
@@ -1395,8 +1415,8 @@ class Task:
     server_state: str | None = None
     disputes: set[str] = field(default_factory=set)
     met: Counter[tuple[str, str]] = field(default_factory=Counter)
-    kept: dict[int, tuple[dict[str, Record], dict[str, list[str]], dict[str, int]]] = field(
-        default_factory=dict
+    kept: dict[int, tuple[dict[str, Record], dict[str, list[str]], dict[str, int], dict[str, Record]]] = (
+        field(default_factory=dict)
     )
 
     @property
@@ -1405,11 +1425,7 @@ class Task:
 
     @property
     def disputable(self) -> bool:
-        return self.terms.rule == "verified" and self.terms.window > 0 and bool(self.private)
-
-    @property
-    def private(self) -> list[str]:
-        return [name for name in self.selected if self.claims[name].commitment]
+        return self.terms.rule == "verified" and self.terms.window > 0
 
     def place(self, number: int | None = None) -> str:
         return f"{self.id}/round/{self.round if number is None else number}"
@@ -1431,8 +1447,10 @@ FOLLOWS = {
 class Replay:
     """Reads entries one after the other. What stands together is read together."""
 
-    def __init__(self, entries: Sequence[bytes]) -> None:
+    def __init__(self, entries: Sequence[bytes], openings: Mapping[str, Record]) -> None:
         self.data = entries
+        self.openings = dict(openings)
+        self.opened = self.unchecked = 0
         self.at = 0
         self.book = Book()
         self.tasks: dict[str, Task | None] = {}
@@ -1459,7 +1477,7 @@ class Replay:
             "log_key": self.log_key, "claim": self.claim, "selection": self.selection,
             "transition": self.transition, "model": self.model, "failure": self.failure, "closing": self.closing,
             "evidence": self.evidence, "verdict": self.paper_verdicts, "dispute": self.dispute,
-            "awards": self.ending, "refund": self.ending, "stake_release": self.ending,
+            "awards": self.awards, "refund": self.ending, "stake_release": self.ending,
             "deposit": self.funding, "withdrawal": self.funding, "payout": self.payout,
             "payout_end": self.payout_end, "payout_return": self.payout_return,
         }  # fmt: skip
@@ -1494,6 +1512,18 @@ class Replay:
     def expect(self, id_: str, kind: str, body: Record, *transfers: Record) -> None:
         """The same of the next entry."""
         self.same(self.take(), id_, kind, body, *transfers)
+
+    def opening(self, entry: Entry, commitment: bytes) -> Record | None:
+        """What an entry commits to, where it is there."""
+        found = self.openings.pop(entry.id, None)
+        if found is None:
+            self.unchecked += 1
+            return None
+        require(
+            sha256(canonical(found)) == commitment, "the opening is not the one that the entry commits to"
+        )
+        self.opened += 1
+        return found
 
     def task(self, name: Any) -> Task:
         found = self.tasks.get(text(name, "task_id"))
@@ -1680,7 +1710,7 @@ class Replay:
 
     def claim(self, entry: Entry) -> None:
         body = entry.body
-        keys = "kind submission_id task_id terms participant_id effort degree counts counts_commitment draw_head nonce"
+        keys = "kind submission_id task_id terms participant_id commitment counts_commitment draw_head nonce"
         said = shaped(body["statement"], keys, "a claim's statement")
         task = self.task(said["task_id"])
         name = self._about(task, said)
@@ -1691,27 +1721,24 @@ class Replay:
             "claim",
             {**body, "keys": self.history.hex()},
         )
-        effort = said["effort"]
-        require(
-            isinstance(effort, str) and re.fullmatch(r"0|1|0\.[0-9]{0,5}[1-9]", effort) is not None,
-            "no effort",
-        )
-        degree = rational(said["degree"], "degree")
-        if said["counts"] is None:
-            commitment = hexed(said["counts_commitment"], 32, "counts_commitment")
-        else:
-            commitment = hexed(said["counts_commitment"], 0, "counts_commitment")
-            require(
-                degree_of(said["counts"], task.terms.reference) == degree, "open counts give another degree"
-            )
+        commitment = hexed(said["commitment"], 32, "commitment")
+        of_counts = hexed(said["counts_commitment"], 32, "counts_commitment")
         require(task.state == "EFFORT", f"a claim in {task.state}")
         require(name not in task.claims, f"{name} has claimed before")
         require(len(task.claims) < task.terms.capacity, "all places are taken")
         self._submission(task, name, said["submission_id"])
         self.signed(name, said, body["signature"])
-        task.claims[name] = Claim(
-            said["degree"], commitment, said["nonce"], hexed(said["draw_head"], 32, "draw_head")
-        )
+        head, degree = hexed(said["draw_head"], 32, "draw_head"), None
+        if (opened := self.opening(entry, commitment)) is not None:
+            effort = shaped(opened, "degree effort salt", "the opening of a claim")["effort"]
+            hexed(opened["salt"], 32, "salt")
+            require(
+                isinstance(effort, str) and re.fullmatch(r"0|1|0\.[0-9]{0,5}[1-9]", effort) is not None,
+                "no effort",
+            )
+            require(0 <= rational(opened["degree"], "degree") <= 1, "a degree outside [0, 1]")
+            degree = opened["degree"]
+        task.claims[name] = Claim(degree, of_counts, said["nonce"], head)
 
     def selection(self, entry: Entry) -> None:
         task = self.task(entry.body["task_id"])
@@ -1757,7 +1784,10 @@ class Replay:
 
     def model(self, entry: Entry) -> None:
         body = entry.body
-        keys = "kind submission_id task_id terms participant_id round model_sha256 model_bytes samples draw_share nonce"
+        keys = (
+            "kind submission_id task_id terms participant_id round model_sha256 model_bytes commitment nonce "
+            "draw_share"
+        )
         said = shaped(body["statement"], keys, "a model's statement")
         task = self.task(said["task_id"])
         name = self._about(task, said)
@@ -1771,7 +1801,7 @@ class Replay:
         )
         hexed(said["model_sha256"], 32, "model_sha256")
         integer(said["model_bytes"], 1, "model_bytes", task.terms.max_bytes)
-        integer(said["samples"], 1, "samples")
+        commitment = hexed(said["commitment"], 32, "commitment")
         share = hexed(said["draw_share"], 32, "draw_share")
         require(type(body["late"]) is bool, "late is not a boolean")
         require(name in task.selected, f"{name} was not selected")
@@ -1789,8 +1819,13 @@ class Replay:
         require(
             body["late"] is not in_time, "a model is marked late that was in time, or the other way round"
         )
+        trained_on = None
+        if (opened := self.opening(entry, commitment)) is not None:
+            shaped(opened, "samples salt", "the opening of a model")
+            hexed(opened["salt"], 32, "salt")
+            trained_on = integer(opened["samples"], 1, "samples")
         if in_time:
-            task.models[name] = Model(said["model_sha256"], said["samples"], sequence, share)
+            task.models[name] = Model(said["model_sha256"], trained_on, sequence, share)
 
     def failure(self, entry: Entry) -> None:
         body = entry.body
@@ -1829,29 +1864,43 @@ class Replay:
     # 12 Evidence and verdicts
 
     def evidence(self, entry: Entry) -> None:
-        task = self.task(entry.body["task_id"])
+        body = entry.body
+        task = self.task(body["task_id"])
         require(task.terms.rule != "paper", "evidence under the rule paper")
         require(task.closed, f"evidence in {task.state}, before a closing")
-        parts, last = self._parts(entry, f"{task.place()}/evidence")
-        record = joined(
-            [text(part.body["data"], "data") for part in parts], text(last.body["sha256"], "sha256")
-        )
-        digest, pieces = cut(record)
-        require(len(pieces) == len(parts), "evidence in another number of parts than it takes")
-        for number, (part, piece) in enumerate(zip(parts, pieces, strict=True), 1):
-            body = {**task.where(), "part": number, "parts": len(pieces), "sha256": digest, "data": piece}
-            self.same(part, f"{task.place()}/evidence/{number}", "evidence", body)
-        found = assessed(self._check_evidence(task, record), set(task.starts[-9:]))
-        judged: dict[str, Record] = {}
-        for name in task.selected:
-            judged[name] = found[name] if name in found else missing(task, name)
-            self._verdict(self.take(), task, judged[name])
-        self.settle(task, judged)
+        shadows = hexed(body["shadows_sha256"], 32, "shadows_sha256").hex()
+        said = {
+            "commitment": hexed(body["commitment"], 32, "commitment").hex(), "shadows_sha256": shadows,
+            "shadows": integer(body["shadows"], 1, "shadows"),
+            "carried": integer(body["carried"], 0, "carried", task.shadows),
+        }  # fmt: skip
+        self.same(entry, f"{task.place()}/evidence", "evidence", {**task.where(), **said})
+        require(self.shadows.setdefault(shadows, task.start) == task.start, "shadow models of another start")
+        task.shadows += body["shadows"]
+        opened = self.opening(entry, hexed(body["commitment"], 32, "commitment"))
+        if opened is None:
+            self._verdicts(None, task, {}, False)
+            return
+        hexed(shaped(opened, "model salt", "the opening of evidence")["salt"], 32, "salt")
+        evidence = Evidence(opened["model"])
+        self._check_ground(task, evidence.model, said)
+        for name in sorted(task.models):
+            record = self.openings.get(f"{task.place()}/verdict/{name}", {}).get("measurement")
+            if record is not None:
+                evidence.add(record)
+                self._check_measured(task, name, evidence.items[-1])
+        sent, whole = set(task.starts[-9:]), len(evidence.items) == len(task.models)
+        if whole:
+            self._check_copies(evidence.items)
+            found = assessed(evidence, sent)
+        else:  # of each alone: what it has in common with others is not known
+            items, found = evidence.items, {}
+            for item in items:
+                evidence.items = [{**item, "twins": []}]
+                found.update(assessed(evidence, sent))
+        self._verdicts(None, task, found, whole)
 
-    def _check_evidence(self, task: Task, record: Any) -> "Evidence":
-        """That it is about this round and what was signed."""
-        evidence = Evidence(record)
-        model = evidence.model
+    def _check_ground(self, task: Task, model: Record, said: Record) -> None:
         require(integer(model["round"], 1, "round") == task.round, "evidence of another round")
         require(
             model["degree"]["reference"] == task.terms.record["reference"],
@@ -1859,53 +1908,184 @@ class Replay:
         )
         require(model["validation_sha256"] == task.terms.validation, "evidence on another validation set")
         require(model["start_sha256"] == task.start, "evidence about another start")
-        shadows = hexed(model["shadows_sha256"], 32, "shadows_sha256").hex()
-        require(self.shadows.setdefault(shadows, task.start) == task.start, "shadow models of another start")
+        for key in ("shadows_sha256", "shadows", "carried"):
+            require(model[key] == said[key], f"{key} is not what the entry says")
+
+    def _check_measured(self, task: Task, name: str, item: Record) -> None:
+        """That a measurement is of what was signed, as far as that is opened."""
+        sent, claimed = task.models[name], task.claims[name].degree
+        require(item["participant_id"] == name, f"the measurement of {name} is of somebody else")
         require(
-            model["carried"] <= task.shadows, "more shadow models carried over than the rounds before had"
+            item["model_sha256"] == sent.digest
+            and item["order"] == sent.sequence
+            and item["samples"] == (item["samples"] if sent.samples is None else sent.samples)
+            and item["claimed_degree"] == (item["claimed_degree"] if claimed is None else claimed),
+            f"the evidence is not about what {name} signed",
         )
-        task.shadows += model["shadows"]
-        names = [item["participant_id"] for item in evidence.items]
-        require(
-            names == sorted(task.models), "the evidence is not about the models in time, one each, in order"
-        )
+
+    def _check_copies(self, items: Sequence[Record]) -> None:
         alone: dict[str, list[Any]] = {}
-        for item in evidence.items:
-            name = item["participant_id"]
-            sent = task.models[name]
-            stated = [sent.digest, task.claims[name].degree, sent.samples, sent.sequence]
-            found = [item[key] for key in ("model_sha256", "claimed_degree", "samples", "order")]
-            require(found == stated, f"the evidence is not about what {name} signed")
-            twins = [twin for twin, _ in item["twins"]]
+        names = {item["participant_id"] for item in items}
+        likeness = {item["participant_id"]: item["twins"] for item in items}
+        for item in items:
+            name, twins = item["participant_id"], [twin for twin, _ in item["twins"]]
             require(
-                len(set(twins)) == len(twins) and name not in twins and set(twins) <= set(names),
+                len(set(twins)) == len(twins) and name not in twins and set(twins) <= names,
                 f"the twins of {name} are not others that are measured",
             )
             for other, alike in item["twins"]:
-                back = next(one for one in evidence.items if one["participant_id"] == other)["twins"]
-                require([name, alike] in back, f"{other} does not say of {name} how alike they are")
+                require(
+                    [name, alike] in likeness[other], f"{other} does not say of {name} how alike they are"
+                )
             figures = [item[key] for key in OF_THE_MODEL_ALONE]
-            require(alone.setdefault(sent.digest, figures) == figures, "the same model has other figures")
-        return evidence
-
-    def _verdict(self, entry: Entry, task: Task, assessment: Record) -> None:
-        id_ = f"{task.place()}/verdict/{assessment['participant_id']}"
-        self.same(entry, id_, "verdict", {**task.where(), "assessment": assessment})
+            require(
+                alone.setdefault(item["model_sha256"], figures) == figures, "the same model has other figures"
+            )
 
     def paper_verdicts(self, entry: Entry) -> None:
         """All verdicts of a round whose rule pays without evidence."""
         task = self.task(entry.body["task_id"])
         require(task.closed, f"a verdict in {task.state}, before a closing")
         require(task.terms.rule == "paper", "a verdict without evidence")
+        self._verdicts(entry, task, {}, False)
+
+    def _verdicts(self, first: Entry | None, task: Task, found: Mapping[str, Record], whole: bool) -> None:
+        """A verdict on each of the selected; `found` has what opened evidence gives, `whole` where that is of all."""
         judged: dict[str, Record] = {}
+        opened: dict[str, Record] = {}
         for name in task.selected:
-            judged[name] = as_claimed(task, name) if name in task.models else missing(task, name)
-            self._verdict(entry if name == task.selected[0] else self.take(), task, judged[name])
-        self.settle(task, judged)
+            entry = first if first is not None and not judged else self.take()
+            id_ = f"{task.place()}/verdict/{name}"
+            require(entry.id == id_ and entry.kind == "verdict", f"{entry.kind} {entry.id}; expected {id_}")
+            commitment = hexed(entry.body["commitment"], 32, "commitment")
+            outcome = self._outcome(task, name, entry.body["outcome"])
+            body = {**task.where(), "outcome": outcome, "commitment": commitment.hex()}
+            self.same(entry, id_, "verdict", body)
+            opening = self.opening(entry, commitment)
+            if opening is not None:
+                opened[name] = self._opened(task, name, outcome, opening, found.get(name), whole)
+            judged[name] = outcome
+        self._check_together(task, judged)
+        self.settle(task, judged, opened)
+
+    def _outcome(self, task: Task, name: str, record: Any) -> Record:
+        """What stands in clear, and fits itself and the model that was sent."""
+        keys = (
+            "participant_id model_sha256 verified_micro weight_micro multiplier_ppm penalty_micro refuted cluster "
+            "scores verdicts"
+        )
+        terms, sent, outcome = task.terms, task.models.get(name), shaped(record, keys, "an outcome")
+        degree, cluster = outcome["verified_micro"], outcome["cluster"]
+        require(outcome["participant_id"] == name, f"an outcome of somebody else than {name}")
+        require(
+            outcome["model_sha256"] == ("" if sent is None else sent.digest), "a verdict on another model"
+        )
+        if degree is not None:
+            integer(degree, 0, "verified_micro", MICRO)
+        for key in ("weight_micro", "multiplier_ppm"):
+            integer(outcome[key], 0, key, MICRO)
+        integer(outcome["penalty_micro"], 0, "penalty_micro")
+        require(type(outcome["refuted"]) is bool, "refuted is not a boolean")
+        require(cluster is None or isinstance(cluster, str), "a cluster is a name or null")
+        require(isinstance(outcome["scores"], dict), "scores are not an object")
+        passed: dict[str, bool] = {}
+        for one in sequence(outcome["verdicts"], "verdicts"):
+            require(len(sequence(one, "a verdict")) == 2, "a verdict is a test and whether it is passed")
+            require(isinstance(one[0], str) and type(one[1]) is bool, "a verdict is a name and a boolean")
+            passed[one[0]] = one[1]
+        screens = [one[0] for one in outcome["verdicts"]]
+        measured = sent is not None and terms.rule != "paper"
+        if not measured:
+            expected = ["delivered", False] if sent is None else ["contract", True]
+            require(outcome["verdicts"] == [expected], "another verdict than there is without evidence")
+        else:
+            wanted: tuple[str, ...] = DECIDING[:1] if not passed.get("contract") else DECIDING
+            if passed.get("contract") and passed.get("echo") and passed.get("trained"):
+                wanted = (*DECIDING, *SCORED)
+            require(tuple(screens) == wanted, "tests that do not follow one another")
+            if passed["contract"] and outcome["model_sha256"] in task.starts[-9:]:
+                require(not passed["echo"], "a model that was sent out is no echo")
+        scored = sent is not None and all(passed.get(screen, True) for screen in DECIDING)
+        require(scored is (degree is not None), "scored though a test failed, or not though all are passed")
+        if not scored or not measured:
+            plain: Record = {
+                "weight_micro": MICRO, "multiplier_ppm": MICRO, "penalty_micro": 0, "refuted": False, "cluster": None,
+                "scores": {},
+            }  # fmt: skip
+            require({**outcome, **plain} == outcome, "what only a measured model can have")
+            return outcome
+        require(passed["claim"] is not outcome["refuted"], "a claim is refuted and passed, or neither")
+        require(
+            (passed["samples"] and passed["contribution"]) is (outcome["multiplier_ppm"] == MICRO),
+            "a multiplier that does not fit the tests",
+        )
+        require(
+            passed["overlap"] or (cluster is not None and outcome["weight_micro"] < MICRO),
+            "samples in common that weigh nothing",
+        )
+        require(list(outcome["scores"]) == ([] if terms.rule == "verified" else [terms.rule]), "other scores")
+        most = micro(terms.penalty, ROUND_CEILING) if terms.rule == "verified" else 0
+        require(outcome["penalty_micro"] <= most, "a larger penalty than the terms allow")
+        return outcome
+
+    def _check_together(self, task: Task, judged: Mapping[str, Record]) -> None:
+        """Clusters, and copies of one model."""
+        members: dict[str, list[str]] = {}
+        for name, outcome in judged.items():
+            if outcome["cluster"] is not None:
+                members.setdefault(outcome["cluster"], []).append(name)
+        for cluster, names in members.items():
+            require(len(names) > 1 and names[0] == cluster, f"the cluster {cluster} is not one")
+        first_of: dict[str, Record] = {}
+        for outcome in judged.values():
+            digest = outcome["model_sha256"]
+            first = first_of.setdefault(digest, outcome)
+            if task.terms.rule == "paper" or not digest or first is outcome:
+                continue
+            require(
+                outcome["verdicts"][:3] == first["verdicts"][:3]
+                and outcome["verified_micro"] == first["verified_micro"],
+                "the same model is judged otherwise",
+            )
+            if outcome["verified_micro"] is not None:
+                require(
+                    outcome["cluster"] is not None
+                    and outcome["cluster"] == first["cluster"]
+                    and max(outcome["weight_micro"], first["weight_micro"]) <= MICRO // 2,
+                    "the same model is paid twice",
+                )
+
+    def _opened(
+        self, task: Task, name: str, outcome: Record, opening: Record, found: Record | None, whole: bool
+    ) -> Record:
+        """The assessment of an opening, which is what its ground gives, and of which the outcome is a part."""
+        shaped(opening, "assessment measurement salt", "the opening of a verdict")
+        hexed(opening["salt"], 32, "salt")
+        keys = (
+            "participant_id model_sha256 claimed_degree verified_micro lower_micro upper_micro multiplier_ppm refuted "
+            "cluster holders_micro distinct_micro scores verdicts"
+        )
+        assessment, sent = shaped(opening["assessment"], keys, "an assessment"), task.models.get(name)
+        require(assessment["participant_id"] == name, "an assessment of somebody else")
+        claimed = task.claims[name].degree
+        require(claimed in (None, assessment["claimed_degree"]), f"another claim than {name} signed")
+        rational(assessment["claimed_degree"], "claimed_degree")
+        measured = sent is not None and task.terms.rule != "paper"
+        require((opening["measurement"] is not None) is measured, "a measurement of nothing, or none")
+        if not measured:
+            make = missing if sent is None else as_claimed
+            found, whole = make(task, name, assessment["claimed_degree"]), True
+        if found is not None:
+            one, other = (assessment, found) if whole else (_apart(assessment), _apart(found))
+            text = difference(parsed(canonical(one)), parsed(canonical(other)))
+            require(not text, f"the assessment is not what the evidence gives: {text}")
+        text = difference(outcome, outcome_of(task.terms, assessment))
+        require(not text, f"the outcome is not the one of the assessment: {text}")
+        return assessment
 
     # 11 The draw, 13 settlement
 
-    def settle(self, task: Task, judged: Mapping[str, Record]) -> None:
+    def settle(self, task: Task, judged: Mapping[str, Record], opened: Mapping[str, Record]) -> None:
         """From SCORED to SETTLED."""
         self.enter(self.take(), task, "SCORED")
         terms, place, where = task.terms, task.place(), task.where()
@@ -1927,11 +2107,12 @@ class Replay:
             met = {n: task.met[name, n] if terms.rule == "verified" else 0 for n in drawn}
             peers[name] = sorted(sorted(drawn, key=met.__getitem__)[: terms.peers])
             before = gross(terms, judged[name], [judged[n] for n in peers[name] or [name]])
-            less, share = penalty(terms, judged[name]), fee(terms, judged[name])
+            less, share = judged[name]["penalty_micro"], fee(terms, judged[name])
             lines[name] = {
-                "gross_micro": micro(before, ROUND_FLOOR), "penalty_micro": micro(less, ROUND_CEILING),
+                "gross_micro": micro(before, ROUND_FLOOR), "penalty_micro": less,
                 "fee_micro": micro(share, ROUND_CEILING),
             }  # fmt: skip
+            less = Decimal(less).scaleb(-6, AMOUNTS)
             amounts[name] = max(NOTHING, AMOUNTS.subtract(AMOUNTS.subtract(before, less), share))
         task.met.update((name, peer) for name, found in peers.items() for peer in found)
         paid, rounding = largest_remainder(amounts)
@@ -1945,7 +2126,9 @@ class Replay:
                 "draws": run,
             }
             self.expect(f"{place}/peers/{number}", "peers", {**where, **body})
-        self._settlement(task, sum(paid.values()) + rounding, rounding, judged, peers, paid)
+        self._settlement(task, sum(paid.values()) + rounding, rounding)
+        if task.round in task.kept:
+            task.kept[task.round] = dict(judged), peers, paid, dict(opened)
         for name in task.selected:
             self._payment(task, name, paid.get(name, 0), lines.get(name, UNSCORED), judged[name]["refuted"])
         task.unresolved.discard(task.round)
@@ -1961,9 +2144,6 @@ class Replay:
         task: Task,
         total: int,
         rounding: int,
-        judged: Mapping[str, Record],
-        peers: Mapping[str, list[str]],
-        paid: Mapping[str, int],
     ) -> None:
         terms, escrow = task.terms, f"escrow:{task.id}"
         transfers: list[Record] = [{"resolve": f"{task.id}/{task.round}", "micro": total}]
@@ -1973,9 +2153,9 @@ class Replay:
         if task.disputable and kept:
             name = f"{task.id}/{terms.rounds + task.round}"
             transfers.append({"reserve": name, **post(terms.payer, escrow, kept)})
-            task.kept[task.round] = dict(judged), dict(peers), dict(paid)
+            task.kept[task.round] = {}, {}, {}, {}
         body = {
-            **task.where(), "arithmetic": "decimal28-half-even/largest-remainder-v3",
+            **task.where(), "arithmetic": "decimal28-half-even/largest-remainder-v4",
             "participants": len(task.selected), "total_micro": total, "rounding_micro": rounding,
         }  # fmt: skip
         self.expect(f"{task.place()}/settlement", "settlement", body, *transfers)
@@ -2036,25 +2216,70 @@ class Replay:
     def dispute(self, entry: Entry) -> None:
         body = entry.body
         task, name = self.task(body["task_id"]), text(body["participant_id"], "participant_id")
+        body = {"task_id": task.id, "participant_id": name, "at": body["at"]}
         self.same(entry, f"{task.id}/dispute/{name}", "dispute", body)
-        hexed(body["salt"], 32, "salt")
-        require(name in task.private and name not in task.disputes, f"{name} has nothing to open")
+        require(name in task.selected and name not in task.disputes, f"{name} has nothing to open")
         self.standing(name)
-        require(task.terms.rule == "verified" and task.terms.window > 0, "the terms allow no dispute")
+        require(task.disputable, "the terms allow no dispute")
         require(len(task.unresolved) < task.terms.rounds, "a dispute before a settlement")
         _, waited = moment(text(body["at"], "at"), task)
         require(bool(task.unresolved) or waited <= task.terms.window, "a dispute after the time for them")
-        require(
-            sha256(canonical({"counts": body["counts"], "salt": body["salt"]}))
-            == task.claims[name].commitment,
-            "counts that were not committed to",
-        )
-        degree = degree_of(body["counts"], task.terms.reference)
-        require(str(degree) == task.claims[name].degree, "counts of another degree than was claimed")
+        claim = task.claims[name]
+        if (opened := self.opening(entry, claim.commitment)) is not None:
+            hexed(shaped(opened, "counts salt", "the opening of counts")["salt"], 32, "salt")
+            degree = str(degree_of(opened["counts"], task.terms.reference))
+            require(claim.degree in (None, degree), "counts of another degree than was claimed")
         task.disputes.add(name)
+
+    def awards(self, entry: Entry) -> None:
+        """The awards of all rounds that kept something back, and the rest of the end."""
+        task = self.task(entry.body["task_id"])
+        require(bool(task.kept), "no round has kept something back for awards")
+        for count, number in enumerate(sorted(task.kept)):
+            self._awards(entry if not count else self.take(), task, number)
+        task.kept.clear()
+        for id_, kind, body, *transfers in self._left(task):
+            self.expect(id_, kind, body, *transfers)
+        self.enter(self.take(), task, "CLOSED", "CANCELLED")
+
+    def _awards(self, entry: Entry, task: Task, number: int) -> None:
+        judged, peers, paid, opened = task.kept[number]
+        place, where = task.place(number), task.where(number)
+        require(
+            entry.id == f"{place}/awards" and entry.kind == "awards", f"expected the awards {place}/awards"
+        )
+        left = integer(entry.body["total_micro"], 0, "total_micro")
+        resolve = {"resolve": f"{task.id}/{task.terms.rounds + number}", "micro": left}
+        self.same(entry, f"{place}/awards", "awards", {**where, "total_micro": left}, resolve)
+        most, waiting = micro(task.terms.most(), ROUND_CEILING), sorted(task.disputes)
+
+        def check(name: str, amount: int) -> None:
+            if name in opened:
+                before = [judged[n] for n in peers[name]]
+                due = award(task.terms, opened[name], before, paid.get(name, 0))
+                require(due == amount, f"{name} is awarded {amount}; its dispute gives {due}")
+
+        while left:
+            require(bool(waiting), f"{left} micro-credits of the awards go to nobody")
+            one = self.take()
+            require(one.kind == "award", f"{one.kind} {one.id}; expected an award of round {number} here")
+            name = text(one.body["participant_id"], "participant_id")
+            require(name in waiting, f"{name} has no dispute, or is out of order")
+            amount = integer(one.body["award_micro"], 1, "award_micro", left)
+            require(amount + paid.get(name, 0) <= most, "more than the terms pay in a round")
+            for other in waiting[: waiting.index(name)]:
+                check(other, 0)
+            check(name, amount)
+            waiting, left = waiting[waiting.index(name) + 1 :], left - amount
+            body = {**where, "participant_id": name, "award_micro": amount}
+            moved = post(f"escrow:{task.id}", f"payable:{name}", amount)
+            self.same(one, f"{place}/award/{name}", "award", body, moved)
+        for name in waiting:
+            check(name, 0)
 
     def ending(self, entry: Entry) -> None:
         task = self.task(entry.body["task_id"])
+        require(not task.kept, "the awards are missing before the end")
         left = self._left(task)
         require(bool(left), "nothing is left to end here")
         for number, (id_, kind, body, *transfers) in enumerate(left):
@@ -2062,21 +2287,8 @@ class Replay:
         self.enter(self.take(), task, "CLOSED", "CANCELLED")
 
     def _left(self, task: Task) -> list[tuple[Any, ...]]:
-        """What must stand before a task's last transition: id, kind, body, transfers."""
+        """What must stand before a task's last transition, once awards are: id, kind, body, transfers."""
         made: list[tuple[Any, ...]] = []
-        for number, (judged, peers, paid) in sorted(task.kept.items()):
-            awards = {
-                name: award(task.terms, judged[name], [judged[n] for n in peers[name]], paid.get(name, 0))
-                for name in sorted(task.disputes)
-            }
-            total, place, where = sum(awards.values()), task.place(number), task.where(number)
-            resolve = {"resolve": f"{task.id}/{task.terms.rounds + number}", "micro": total}
-            made.append((f"{place}/awards", "awards", {**where, "total_micro": total}, resolve))
-            for name in sorted(awards):
-                if awards[name]:
-                    body = {**where, "participant_id": name, "award_micro": awards[name]}
-                    moved = post(f"escrow:{task.id}", f"payable:{name}", awards[name])
-                    made.append((f"{place}/award/{name}", "award", body, moved))
         for number in sorted(task.unresolved):
             resolve = {"resolve": f"{task.id}/{number}", "micro": 0}
             made.append((f"{task.place(number)}/refund", "refund", task.where(number), resolve))
@@ -2193,33 +2405,53 @@ def award(terms: Terms, subject: Record, peers: Sequence[Record], paid: int) -> 
     if not subject["lower_micro"] <= claimed <= subject["upper_micro"]:
         return 0
     own = round(claimed)
+    shown = outcome_of(terms, subject)
     amount = verified(terms, own, subject["multiplier_ppm"], peers or [{"verified_micro": own}])
-    left = AMOUNTS.subtract(part(amount, weight(terms, subject)), fee(terms, subject))
+    left = AMOUNTS.subtract(part(amount, shown["weight_micro"]), fee(terms, shown))
     return max(0, micro(max(NOTHING, left), ROUND_FLOOR) - paid)
 
 
-def missing(task: Task, name: str) -> Record:
+def missing(task: Task, name: str, claimed: str) -> Record:
     said = task.failures.get(name)
     explanation = "No model came before the round closed." + (f" It said: {said}" if said else "")
-    return _assessment(task, name, "", None, ("delivered", False, explanation))
+    return _assessment(name, "", claimed, None, ("delivered", False, explanation))
 
 
-def as_claimed(task: Task, name: str) -> Record:
-    degree = round(Fraction(task.claims[name].degree) * MICRO)
+def as_claimed(task: Task, name: str, claimed: str) -> Record:
+    degree = round(Fraction(claimed) * MICRO)
     verdict = ("contract", True, "The model fits the task's contract.")
-    return _assessment(task, name, task.models[name].digest, degree, verdict)
+    return _assessment(name, task.models[name].digest, claimed, degree, verdict)
 
 
 def _assessment(
-    task: Task, name: str, digest: str, degree: int | None, verdict: tuple[str, bool, str]
+    name: str, digest: str, claimed: str, degree: int | None, verdict: tuple[str, bool, str]
 ) -> Record:
     screen, passed, explanation = verdict
     return {
-        "participant_id": name, "model_sha256": digest, "claimed_degree": task.claims[name].degree,
+        "participant_id": name, "model_sha256": digest, "claimed_degree": claimed,
         "verified_micro": degree, "lower_micro": None, "upper_micro": None, "multiplier_ppm": MICRO,
         "refuted": False, "cluster": None, "holders_micro": MICRO, "distinct_micro": MICRO, "scores": {},
         "verdicts": [{"screen": screen, "passed": passed, "explanation": explanation, "figures": {}}],
     }  # fmt: skip
+
+
+def _apart(assessment: Record) -> Record:
+    """Without what it says of samples in common with others."""
+    verdicts = [one for one in assessment["verdicts"] if one["screen"] != "overlap"]
+    return {**assessment, "cluster": None, "holders_micro": MICRO, "verdicts": verdicts}
+
+
+def read_openings(path: Path) -> tuple[str, dict[str, Record]]:
+    """As whom a file of openings lets one verify, and the openings by the ids of their entries."""
+    head, *lines = [parsed(line) for line in path.read_bytes().splitlines()]
+    shaped(head, "format participant", "the head of the openings")
+    require(head["format"] == "fedpeer-openings/1", "another format of openings")
+    found: dict[str, Record] = {}
+    for line in lines:
+        id_ = text(shaped(line, "id opening", "an opening")["id"], "id")
+        require(id_ not in found and isinstance(line["opening"], dict), f"a second opening of {id_}, or none")
+        found[id_] = line["opening"]
+    return "auditor" if head["participant"] is None else f"participant {head['participant']}", found
 
 
 def joined(pieces: Sequence[str], digest: str) -> Any:
@@ -2231,20 +2463,25 @@ def joined(pieces: Sequence[str], digest: str) -> Any:
 # The whole
 
 
-def verify(path: Path, key: str | None = None) -> Result:
+def verify(path: Path, key: str | None = None, openings: Path | None = None) -> Result:
     """Verifies an export; `key` is one that the log has or had."""
-    result = Result()
+    result, opened = Result(), dict[str, Record]()
     try:
         export = read(path)
         vkey(export.key)
+        if openings is not None:
+            result.level, opened = read_openings(openings)
     except (Refused, OSError, ValueError) as error:
         result.problems.append((None, f"unreadable: {error}"))
         return result
-    replay = Replay(export.entries)
+    replay = Replay(export.entries, opened)
     try:
         replay.run()
+        for id_ in replay.openings:
+            result.problems.append((None, f"no entry commits to the opening of {id_}"))
     except Wrong as error:
         result.problems.append((error.index, str(error)))
+    result.opened, result.unchecked = replay.opened, replay.unchecked
     _check_tree(export, replay, key, result)
     result.balances = dict(sorted(replay.book.holds.items()))
     return result
@@ -2305,11 +2542,17 @@ def _check_tiles(export: Export, leaves: list[bytes], result: Result) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    result = verify(Path(arguments[0]), arguments[1] if len(arguments) > 1 else None)
+    given, openings = list(arguments), None
+    if "--openings" in given:
+        place = given.index("--openings")
+        openings = Path(given[place + 1])
+        del given[place : place + 2]
+    result = verify(Path(given[0]), given[1] if len(given) > 1 else None, openings)
     for index, reason in result.problems:
         print(reason if index is None or reason.startswith("entry") else f"entry {index}: {reason}")
     for name, held in result.balances.items():
         print(f"{name} {held}")
+    print(f"as {result.level}: {result.opened} openings checked, {result.unchecked} entries commit to others")
     print("does not hold" if result.problems else "holds")
     return 1 if result.problems else 0
 

@@ -7,7 +7,7 @@ import random
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from decimal import Decimal
@@ -21,13 +21,14 @@ import pytest
 from fedpeer.audit.export import export_json_lines, export_tiles
 from fedpeer.audit.sources import open_source
 from mechanism.affine import NANO
-from mechanism.canonical import canonical_bytes
+from mechanism.canonical import canonical_bytes, canonical_digest
 from mechanism.degree_map import regressor_count
 from mechanism.evidence import ARITHMETIC, EvidenceModel, Measurement, assess
 from mechanism.ledger import entries
 from mechanism.ledger.entry import Entry
+from mechanism.ledger.openings import read_openings
 from mechanism.ledger.replay import Replay, ReplayError
-from mechanism.ledger.verify import LedgerSource, Report, verify_ledger
+from mechanism.ledger.verify import Report, verify_ledger
 from mechanism.lifecycle import State
 from mechanism.payment import Linear, Log1p, Power
 from mechanism.payment import Log as Payment
@@ -41,35 +42,58 @@ from tests.conformance.second_verifier import Result
 from tests.ledger_forgeries import FORGERIES, Forgery, cases_of
 from tests.ledger_histories import SHAPES, History, Log, Shape, played, started
 from tests.mechanism.ledger import test_sound_histories as sound
-from tests.memory_source import KEY, MemorySource
+from tests.memory_source import KEY, MemorySource, own
 
 #: Forgeries that the second verifier shows, and only later than the first: it sees the cause where it takes effect.
 LATER: set[tuple[str, str]] = set()
 
 
-def exported(source: LedgerSource, path: Path) -> Path:
+def exported(source: MemorySource, path: Path) -> Path:
+    """The ledger, and beside it what the auditor and one participant have of openings."""
     export_json_lines(source, path)
+    for name, openings in (("auditor", source.openings), ("p001", own(source.openings, "p001"))):
+        given(path, name).write_bytes(b"".join(line + b"\n" for line in openings.lines()))
     return path
 
 
-def first(path: Path, key: Any = KEY) -> Report:
+def given(path: Path, name: str) -> Path:
+    """The file of openings of a participant or the auditor that lies beside an export."""
+    return path.with_name(f"{path.name}.{name}")
+
+
+def first(path: Path, key: Any = KEY, openings: Path | None = None) -> Report:
+    opened = None if openings is None else read_openings(openings.read_bytes().splitlines())
     with ExitStack() as resources:
-        return verify_ledger(open_source(str(path), resources), None if key is None else key.verification_key)
+        return verify_ledger(
+            open_source(str(path), resources),
+            None if key is None else key.verification_key,
+            openings=opened,
+        )
 
 
-def second(path: Path, key: Any = KEY) -> Result:
-    return second_verifier.verify(path, None if key is None else str(key.verification_key))
+def second(path: Path, key: Any = KEY, openings: Path | None = None) -> Result:
+    return second_verifier.verify(path, None if key is None else str(key.verification_key), openings)
 
 
 def bad(report: Report) -> int | None:
     return min((p.index for p in report.problems if p.index is not None), default=None)
 
 
-def agree_that_it_holds(path: Path, key: Any = KEY) -> Result:
-    report, result = first(path, key), second(path, key)
-    assert report.verified, report.problems
-    assert not result.problems
-    assert result.balances == {name: balance.holds for name, balance in report.balances.items()}
+#: Whose openings are there; nobody's are those of the public.
+LEVELS = ("", "p001", "auditor")
+
+
+def agree_that_it_holds(path: Path, key: Any = KEY, levels: Sequence[str] = LEVELS) -> Result:
+    """At each level of verification."""
+    for name in levels:
+        openings = given(path, name) if name else None
+        report, result = first(path, key, openings), second(path, key, openings)
+        assert report.verified, (name, report.problems)
+        assert not result.problems, name
+        assert result.balances == {name: balance.holds for name, balance in report.balances.items()}
+        assert result.level == report.level
+        assert result.opened == sum(report.counts.opened.values())
+        assert result.unchecked == sum(report.counts.unchecked.values())
     return result
 
 
@@ -78,7 +102,7 @@ def test_both_accept_a_sound_history_in_either_export(name: str, tmp_path: Path)
     source = MemorySource(played(SHAPES[name]).log.entries)
     agree_that_it_holds(exported(source, tmp_path / "ledger.jsonl"))
     export_tiles(source, tmp_path / "tiles")
-    agree_that_it_holds(tmp_path / "tiles")
+    agree_that_it_holds(tmp_path / "tiles", levels=("",))
 
 
 @pytest.mark.parametrize(
@@ -138,15 +162,18 @@ def test_both_read_a_run_in_parts_and_in_no_other_order(
 
 @pytest.mark.parametrize("forged", FORGERIES, ids=lambda one: one.name)
 def test_both_refuse_a_forgery_at_the_same_entry(forged: Forgery, tmp_path: Path) -> None:
+    """The auditor finds every one. What others find is the same by both, and no more than that."""
     disagreed = []
     for number, (label, ledger) in enumerate(cases_of(forged)):
         path = exported(MemorySource(ledger), tmp_path / f"{number}.jsonl")
-        report, result = first(path), second(path)
-        assert not report.verified
-        # What replay finds comes first in either list; heads, which the forged announcements of keys lack, come after.
-        places = (result.first, result.problems[0][0]) if result.problems else ()
-        if bad(report) not in places and (forged.name, label) not in LATER:
-            disagreed.append((label, bad(report), result.problems))
+        for name in LEVELS:
+            openings = given(path, name) if name else None
+            report, result = first(path, openings=openings), second(path, openings=openings)
+            assert not report.verified or name != "auditor"
+            # What replay finds comes first in either list; heads, which forged announcements of keys lack, come after.
+            places = (result.first, result.problems[0][0]) if result.problems else (None,)
+            if bad(report) not in places and (forged.name, label) not in LATER:
+                disagreed.append((label, name, report.problems[:1], result.problems))
     assert not disagreed
 
 
@@ -201,18 +228,11 @@ def test_both_follow_samples_in_common_that_are_paid_once(tmp_path: Path) -> Non
         record["measurements"][3]["twins"] = [["p001", 2_000_000 - 1_300_000 * (number == 2)]]
         history.settle(record)
     history.finish()
-    clusters = [
-        e.body["assessment"]["cluster"]  # type: ignore[index,call-overload]
-        for e in history.log.entries
-        if e.kind == "verdict"
+    found: list[Any] = [
+        e.opening["assessment"] for e in history.log.entries if e.kind == "verdict" and e.opening
     ]
-    assert clusters.count("p001") == 4
-    holders = {
-        e.body["assessment"]["holders_micro"]  # type: ignore[index,call-overload]
-        for e in history.log.entries
-        if e.kind == "verdict"
-    }
-    assert {MICRO, 2 * MICRO} < holders
+    assert [a["cluster"] for a in found].count("p001") == 4
+    assert {MICRO, 2 * MICRO} < {a["holders_micro"] for a in found}
     agree_that_it_holds(exported(MemorySource(history.log.entries), tmp_path / "ledger.jsonl"))
 
 
@@ -222,7 +242,7 @@ def test_both_put_terms_and_lists_together_from_parts(
     monkeypatch.setattr(entries, "PART_BYTES", 400)
     monkeypatch.setattr(second_verifier, "PART_BYTES", 400)
     ledger = played(Shape(people=60)).log.entries
-    for kind in ("terms", "selection", "evidence", "peers"):
+    for kind in ("terms", "selection", "peers"):
         assert any(e.kind == kind and e.body["part"] == 2 for e in ledger), kind
     agree_that_it_holds(exported(MemorySource(ledger), tmp_path / "ledger.jsonl"))
 
@@ -238,6 +258,8 @@ def test_both_take_a_loss_without_an_accuracy(tmp_path: Path) -> None:
 def test_both_follow_the_logs_key(tmp_path: Path) -> None:
     made, path = example(), tmp_path / "ledger.jsonl"
     path.write_bytes(made.lines())
+    for name, openings in (("auditor", made.openings()), ("p001", own(made.openings(), "p001"))):
+        given(path, name).write_bytes(b"".join(line + b"\n" for line in openings.lines()))
     for key in (SECOND, KEY, None):
         agree_that_it_holds(path, key)
     stranger = replace(KEY, seed=bytes(32))
@@ -329,8 +351,9 @@ def differing(kinds: set[str], most: int) -> list[str]:
             continue
         for label, data in mutated(entry.data):
             ledger = [*made.data[:index], data]
-            if _first_index(ledger) != _second_index(ledger):
-                found.append(label)
+            for openings in ({}, made.openings().by_id):
+                if _first_index(ledger, openings=openings) != _second_index(ledger, openings):
+                    found.append(label)
     return found
 
 
@@ -362,8 +385,10 @@ def _left_out(record: Any) -> Iterator[tuple[str, Any]]:
     yield "source", {**record, "body": {**record["body"], "terms": {**terms, "recipe": recipe}}}
 
 
-def _first_index(ledger: list[bytes], check_statements: bool = True) -> int | None:
-    replay = Replay(check_statements)
+def _first_index(
+    ledger: list[bytes], check_statements: bool = True, openings: Mapping[str, Any] | None = None
+) -> int | None:
+    replay = Replay(check_statements, openings)
     try:
         for data in ledger:
             replay.feed(data)
@@ -373,9 +398,9 @@ def _first_index(ledger: list[bytes], check_statements: bool = True) -> int | No
     return None
 
 
-def _second_index(ledger: list[bytes]) -> int | None:
+def _second_index(ledger: list[bytes], openings: Mapping[str, Any] | None = None) -> int | None:
     try:
-        second_verifier.Replay(ledger).run()
+        second_verifier.Replay(ledger, openings or {}).run()
     except second_verifier.Wrong as error:
         return error.index
     return None
@@ -401,14 +426,15 @@ def test_both_draw_the_same_line_at_every_value(kind: str) -> None:
 def test_both_draw_the_same_line_at_every_value_of_the_evidence(
     step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its digest and parts follow; the verdicts after it stay. Statements, which are sound, are not checked again."""
+    """Commitments follow; what the verdicts say stays. Statements, which are sound, are not checked again."""
     monkeypatch.setattr(second_verifier.Replay, "signed", lambda *_: None)
     history = started(Shape(people=3))
     history.begin()
     history.rounds(1, 1)
-    made = [entry.data for entry in history.log.entries]
-    kinds = [entry.kind for entry in history.log.entries]
-    place = kinds.index("evidence")
+    made, judged = history.log.entries, history.judged
+    place = [entry.kind for entry in made].index("evidence")
+    openings = samples.openings_of(made)
+    shadows = {name: made[place].body[name] for name in entries.SHADOW_FIGURES}
     record = history.evidence()
     # One of a kind is enough.
     record["measurements"][1:] = ["p001", "p002"]
@@ -420,12 +446,21 @@ def test_both_draw_the_same_line_at_every_value_of_the_evidence(
         inner = changed
         for key in path[:-1]:
             inner = inner[key]
-        if path[:1] == ("measurements",) and len(path) > 1 and path[1] != 0:
+        if path == ("model",) or (path[:1] == ("measurements",) and (len(path) < 2 or path[1] != 0)):
             continue
         inner[path[-1]] = other
-        parts = [one.data for one in entries.evidence_entries("task", 1, changed)]
-        ledger = [*made[:place], *parts, *made[place + 1 :]]
-        found = _first_index(ledger, check_statements=False), _second_index(ledger)
+        measured = dict(zip(samples.names(3), changed["measurements"], strict=True))
+        opening: Any = {"model": changed["model"], "salt": "00" * 32}
+        said = [
+            entries.evidence_as("task", 1, canonical_digest(opening), shadows, opening),
+            *(entries.verdict(history.terms, 1, a, measured[a.participant_id], bytes(32)) for a in judged),
+        ]
+        ledger = [e.data for e in (*made[:place], *said, *made[place + len(said) :])]
+        opened = {**openings, **samples.openings_of(said)}
+        found = (
+            _first_index(ledger, check_statements=False, openings=opened),
+            _second_index(ledger, opened),
+        )
         count += found[0] is not None
         if found[0] != found[1]:
             differing.append((path, other, found))
@@ -442,7 +477,10 @@ def test_both_give_the_same_verdicts_on_whatever_was_measured() -> None:
         measured = [Measurement.from_record(item) for item in record["measurements"]]
         mine = [entries.assessment_record(a) for a in assess(model, measured, ["01" * 32])]
         sent = {"01" * 32, record["model"]["start_sha256"]}
-        theirs = second_verifier.assessed(second_verifier.Evidence(record), sent)
+        evidence = second_verifier.Evidence(record["model"])
+        for item in record["measurements"]:
+            evidence.add(item)
+        theirs = second_verifier.assessed(evidence, sent)
         assert mine == [theirs[m.participant_id] for m in measured]
         seen |= {(v["screen"], v["passed"]) for a in theirs.values() for v in a["verdicts"]}
         seen |= {
@@ -620,7 +658,7 @@ def sentences(ledger: list[bytes]) -> Iterator[str]:
     except ReplayError as error:
         yield str(error)
     try:
-        second_verifier.Replay(ledger).run()
+        second_verifier.Replay(ledger, {}).run()
     except second_verifier.Wrong as error:
         yield str(error)
 

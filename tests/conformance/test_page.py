@@ -1,6 +1,6 @@
 """docs/ledger-format.md says what our code computes: each worked value, and the example ledger, byte for byte."""
 
-from tests.conformance.example import LEDGER, PAGE, example, filled, names_on, worked
+from tests.conformance.example import LEDGER, OPENINGS, PAGE, example, filled, names_on, worked
 
 
 def test_every_worked_value_on_the_page_is_what_our_code_gives() -> None:
@@ -20,3 +20,4 @@ def test_every_step_has_a_worked_value() -> None:
 
 def test_the_example_ledger_is_the_one_that_our_code_writes() -> None:
     assert LEDGER.read_bytes() == example().lines()
+    assert OPENINGS.read_bytes() == example().opened()

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator import payouts
+from coordinator import payouts, scoring
 from coordinator.admission import admit_dispute
 from coordinator.aggregation import Merged
 from coordinator.clock import SystemClock
@@ -43,7 +43,7 @@ from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.ledger_store import SignedLog
 from fedpeer.protocol.certificates import make_authority, new_key, public_key_pem, signing_request
 from fedpeer.protocol.errors import Code, Refusal
-from mechanism.canonical import Json, canonical_digest
+from mechanism.canonical import Json, canonical_digest, parse_canonical
 from mechanism.ledger import entries
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.note import SigningKey
@@ -51,7 +51,7 @@ from mechanism.ledger.verify import verify_ledger
 from mechanism.lifecycle import State
 from mechanism.peers import Draw, round_seed
 from mechanism.settlement import Assessment, expected_payments
-from mechanism.statements import ClaimStatement, ModelStatement
+from mechanism.statements import ClaimOpening, ClaimStatement, ModelOpening, ModelStatement
 from tests import ledger_samples as samples
 from tests.backends import scratch_url
 from tests.ledger_histories import SALT, SHAPES, History, Log, Shape
@@ -63,6 +63,12 @@ Result = TypeVar("Result")
 _BEGUN = 1_800_000_000.0
 _START_BYTES = 77
 PRIVATE = SHAPES["a dispute"]
+
+
+@pytest.fixture(autouse=True)
+def salts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the service are those on paper."""
+    monkeypatch.setattr(scoring, "new_salt", samples.salt)
 
 
 class Watch(SystemClock):
@@ -155,14 +161,13 @@ class Mirrored(History):
 
     def claim(self, name: str, **changes: Any) -> None:
         super().claim(name, **changes)
-        body = self.log.entries[-1].body
+        body, opening = self.log.entries[-1].body, ClaimOpening.from_record(self.log.entries[-1].opening)
         statement = ClaimStatement.from_record(body["statement"])
         receipt = self.step(
-            lambda t, row: t.add_claim(row, statement, bytes.fromhex(said(body, "signature")))
+            lambda t, row: t.add_claim(row, statement, bytes.fromhex(said(body, "signature")), opening)
         )
         self.check_receipt(receipt, statement, "claim", 0, late=False)
-        commitment = statement.counts_commitment or None
-        kept = ClaimRow(name, str(statement.degree), False, statement.draw_head, commitment)
+        kept = ClaimRow(name, str(opening.degree), False, statement.draw_head, statement.counts_commitment)
         assert self.step(lambda t, row: t.market.claim(self.id, name)) == kept
 
     def select(self, who: Sequence[str] | None = None) -> None:
@@ -178,7 +183,7 @@ class Mirrored(History):
 
     def model(self, name: str, round_: int | None = None, late: bool = False, **changes: Any) -> None:  # type: ignore[override]
         super().model(name, round_, late, **changes)
-        body = self.log.entries[-1].body
+        body, opening = self.log.entries[-1].body, ModelOpening.from_record(self.log.entries[-1].opening)
         statement = ModelStatement.from_record(body["statement"])
         signature = bytes.fromhex(said(body, "signature"))
 
@@ -187,7 +192,7 @@ class Mirrored(History):
             begun = t.model_standing(statement)
             assert (begun.sequence, begun.committed) == (sequence, statement.digest)
             assert t.begin_upload(statement, begun) == sequence  # an upload that goes on keeps its place
-            return t.add_model(statement, signature, begun, late=late)
+            return t.add_model(statement, signature, opening, begun, late=late)
 
         receipt = self.step(add)
         self.check_receipt(receipt, statement, "model", statement.round, late=late)
@@ -195,7 +200,7 @@ class Mirrored(History):
         assert found.delivered is (not late)
         rows = self.step(lambda t, row: t.market.models(self.id, statement.round))
         kept = ModelRow(
-            name, found.sequence or 0, statement.model_sha256, statement.samples, statement.draw_share
+            name, found.sequence or 0, statement.model_sha256, opening.samples, statement.draw_share
         )
         assert (kept in rows) is (not late)
 
@@ -362,12 +367,17 @@ def check_settlements(task: Mirrored) -> None:
     payments = {i: e.body for i, e in enumerate(task.log.entries) if e.kind == "payment"}
     assert {line.ledger_index for line in lines} == set(payments)
     logged = {e.id: e.body for e in task.log.entries}
+    openings = samples.openings_of(task.log.entries)
+    kept = task.step(lambda t, row: t.market.openings(task.id))
+    assert {row.entry_id: parse_canonical(row.opening) for row in kept} == openings
+    assert [row.entry_id for row in kept] == [e.id for e in task.log.entries if e.id in openings]
+    assert all(row.participant_id in row.entry_id.split("/") or row.entry_kind == "evidence" for row in kept)
     for line in lines:
         body: Any = payments[line.ledger_index]
         assert (body["round"], body["participant_id"]) == (line.round, line.participant_id)
         for key in ("paid_micro", "penalty_micro", "withheld_micro", "stake_lost_micro"):
             assert line.record[key] == body[key], key
-        verdict = logged[entries.verdict_id(task.id, line.round, line.participant_id)]
+        verdict = openings[entries.verdict_id(task.id, line.round, line.participant_id)]
         assert line.record["assessment"] == verdict["assessment"]
         draws: Any = logged[f"{task.id}/round/{line.round}/peers/1"]["draws"]
         assert line.record["peers"] == dict(draws)[line.participant_id]
@@ -553,10 +563,11 @@ class Wild:
         self.tick()
         if row.state is State.EFFORT and self.waiting and self.chance.random() < 0.7:
             self.said.claim(self.waiting.pop())
-            body = self.said.log.entries[-1].body
-            statement = ClaimStatement.from_record(body["statement"])
-            signature = bytes.fromhex(said(body, "signature"))
-            self.service.do(lambda t: t.add_claim(row, statement, signature))
+            entry = self.said.log.entries[-1]
+            statement = ClaimStatement.from_record(entry.body["statement"])
+            opening = ClaimOpening.from_record(entry.opening)
+            signature = bytes.fromhex(said(entry.body, "signature"))
+            self.service.do(lambda t: t.add_claim(row, statement, signature, opening))
         elif row.state is State.TRAINING and (chance := self.chance.random()) < 0.8:
             if chance < 0.1:
                 self.said.said[awaited[0]] = "no disk"
@@ -575,10 +586,13 @@ class Wild:
 
     def deliver(self, name: str, *, late: bool) -> None:
         self.said.model(name, late=late)
-        body = self.said.log.entries[-1].body
-        statement = ModelStatement.from_record(body["statement"])
-        signature = bytes.fromhex(said(body, "signature"))
-        self.service.do(lambda t: t.add_model(statement, signature, t.model_standing(statement), late=late))
+        entry = self.said.log.entries[-1]
+        statement = ModelStatement.from_record(entry.body["statement"])
+        opening = ModelOpening.from_record(entry.opening)
+        signature = bytes.fromhex(said(entry.body, "signature"))
+        self.service.do(
+            lambda t: t.add_model(statement, signature, opening, t.model_standing(statement), late=late)
+        )
 
 
 @pytest.mark.parametrize("seed", range(16))

@@ -37,7 +37,7 @@ STATEMENT = ModelStatement(
     round=1,
     model_sha256=hashlib.sha256(CONTENT).digest(),
     model_bytes=len(CONTENT),
-    samples=10,
+    commitment=bytes(32),
     draw_share=bytes(32),
     nonce=bytes(16),
 )

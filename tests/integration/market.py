@@ -4,12 +4,12 @@ import asyncio
 import hashlib
 import json
 from collections.abc import AsyncIterator, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc
 import numpy as np
@@ -35,7 +35,16 @@ from fedpeer.v1 import enrolment_pb2, enrolment_pb2_grpc, ledger_pb2_grpc, marke
 from mechanism.degree import noniid_degree
 from mechanism.ledger.verify import Report, verify_ledger
 from mechanism.peers import draw_head, draw_share
-from mechanism.statements import ClaimStatement, ModelStatement, Statement, sign_statement
+from mechanism.statements import (
+    ClaimOpening,
+    ClaimStatement,
+    ModelOpening,
+    ModelStatement,
+    Statement,
+    StatementOpening,
+    commit_counts,
+    sign_statement,
+)
 from mechanism.terms import Terms
 from tests.conformance import second_verifier
 
@@ -114,17 +123,30 @@ def verified(folder: StateFolder) -> Report:
     """
     with ExitStack() as resources:
         source = open_source(folder.database_url(folder.config()), resources)
-        report = verify_ledger(source)
+        openings = resources.enter_context(closing(Operator(folder))).openings()
+        assert verify_ledger(source).verified
+        report = verify_ledger(source, openings=openings)
         assert report.verified, report.problems
+        assert not report.counts.unchecked
         exported = Path(resources.enter_context(TemporaryDirectory())) / "ledger.jsonl"
         export_json_lines(source, exported)
-        second = second_verifier.verify(exported, report.key)
+        opened = exported.with_name("openings.jsonl")
+        opened.write_bytes(b"".join(line + b"\n" for line in openings.lines()))
+        second = second_verifier.verify(exported, report.key, opened)
     assert not second.problems
     if not report.unsigned:
         held = {name: balance.holds for name, balance in report.balances.items() if balance.holds}
         other = {name: holds for name, holds in second.balances.items() if holds}
         assert other == held, (other, held)
     return report
+
+
+SALT = bytes(range(32))
+
+Opening = TypeVar("Opening", ClaimOpening, ModelOpening)
+
+#: What the statements of tests commit to, by its digest.
+_OPENINGS: dict[bytes, StatementOpening] = {}
 
 
 @dataclass
@@ -174,15 +196,14 @@ class Client:
         degree = changes.pop("degree", None)
         if degree is None:
             degree = noniid_degree(counts, terms.reference)
+        opening = kept(ClaimOpening(changes.pop("effort", Decimal("0.5")), degree, SALT))
         statement = ClaimStatement(
             submission_id=f"claim-{self.name}",
             task_id=self.task_id,
             terms_digest=terms.digest,
             participant_id=self.name,
-            effort=Decimal("0.5"),
-            degree=degree,
-            counts=tuple(counts),
-            counts_commitment=b"",
+            commitment=opening.digest,
+            counts_commitment=commit_counts(counts, SALT),
             draw_head=draw_head(share_secret(self.name), terms.schedule.rounds),
             nonce=task.nonce,
         )
@@ -190,17 +211,17 @@ class Client:
 
     async def claim(self, **changes: Any) -> market_pb2.Receipt:
         statement = await self.claim_statement(**changes)
-        return await self.market.SubmitEffort(encode_signed(statement, sign_statement(statement, self.key)))
+        return await self.market.SubmitEffort(signed(statement, self.key))
 
     async def model_statement(self, content: bytes, round_: int, **changes: Any) -> ModelStatement:
-        return replace(model_statement(await self.task(), self.name, content, round_), **changes)
+        samples = changes.pop("samples", 50)
+        return replace(model_statement(await self.task(), self.name, content, round_, samples), **changes)
 
     async def submit(
         self, content: bytes, round_: int, *, offset: int = 0, **changes: Any
     ) -> market_pb2.Receipt:
         statement = await self.model_statement(content, round_, **changes)
-        signed = encode_signed(statement, sign_statement(statement, self.key))
-        header = market_pb2.ModelHeader(model=signed, offset=offset)
+        header = market_pb2.ModelHeader(model=signed(statement, self.key), offset=offset)
         messages = [market_pb2.SubmitModelRequest(header=header), *frames(content, offset)]
         return await self.market.SubmitModel(stream(messages))
 
@@ -259,7 +280,20 @@ def share_secret(name: str) -> bytes:
     return hashlib.sha256(f"share {name}".encode()).digest()
 
 
-def model_statement(task: market_pb2.Task, name: str, content: bytes, round_: int) -> ModelStatement:
+def kept(opening: Opening) -> Opening:
+    """An opening that `signed` finds for a statement that commits to it."""
+    _OPENINGS[opening.digest] = opening
+    return opening
+
+
+def signed(statement: Statement, key: PrivateKey) -> market_pb2.Signed:
+    """The statement, signed, with what it commits to."""
+    return encode_signed(statement, sign_statement(statement, key), _OPENINGS[statement.commitment])
+
+
+def model_statement(
+    task: market_pb2.Task, name: str, content: bytes, round_: int, samples: int = 50
+) -> ModelStatement:
     """What the participant `name` says of its model for a round of `task`."""
     terms = Terms.parse(task.terms)
     return ModelStatement(
@@ -270,7 +304,7 @@ def model_statement(task: market_pb2.Task, name: str, content: bytes, round_: in
         round=round_,
         model_sha256=hashlib.sha256(content).digest(),
         model_bytes=len(content),
-        samples=50,
+        commitment=kept(ModelOpening(samples, SALT)).digest,
         draw_share=share_of(name, terms.schedule.rounds, round_),
         nonce=task.nonce,
     )
@@ -279,11 +313,13 @@ def model_statement(task: market_pb2.Task, name: str, content: bytes, round_: in
 def signed_as(statement: Statement, key: PrivateKey, **changes: Any) -> market_pb2.Signed:
     """The statement, signed by `key`, with other values in its record: whatever JSON can write down."""
     record = {**statement.record(), **changes}
-    return signed_bytes(json.dumps(record, sort_keys=True, separators=(",", ":")).encode(), key)
+    data = json.dumps(record, sort_keys=True, separators=(",", ":")).encode()
+    return signed_bytes(data, key, _OPENINGS[statement.commitment].canonical)
 
 
-def signed_bytes(data: bytes, key: PrivateKey) -> market_pb2.Signed:
-    return market_pb2.Signed(statement=data, signature=key.sign(data, ec.ECDSA(hashes.SHA256())))
+def signed_bytes(data: bytes, key: PrivateKey, opening: bytes = b"") -> market_pb2.Signed:
+    signature = key.sign(data, ec.ECDSA(hashes.SHA256()))
+    return market_pb2.Signed(statement=data, signature=signature, opening=opening)
 
 
 def share_of(name: str, rounds: int, round_: int) -> bytes:

@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +12,12 @@ import pytest
 from coordinator.config import TaskConfig
 from fedpeer.learning.datasets import LabelledData, load_splits
 from fedpeer.learning.training import train
-from fedpeer.protocol.codec import encode_signed
 from fedpeer.protocol.errors import Code
 from fedpeer.protocol.model_file import encode_model, open_model
 from fedpeer.v1 import market_pb2
-from mechanism.statements import commit_counts, sign_statement
 from mechanism.terms import Terms
 from participant import NotFoundError, StateError
-from tests.integration.market import (
-    Client,
-    enrol,
-    make_folder,
-    open_task,
-    refused,
-    running,
-    verified,
-)
+from tests.integration.market import Client, enrol, make_folder, open_task, refused, running, verified
 from tests.integration.serving import Served, served, stepped
 from tests.integration.test_participant_command import DIGITS, fedpeer
 from tests.integration.test_verified_round import CONFIG, fetched
@@ -45,15 +34,9 @@ def opening(counts: tuple[int, ...], salt: bytes = SALT) -> market_pb2.OpenDispu
     return market_pb2.OpenDisputeRequest(task_id="task", counts=counts, salt=salt)
 
 
-async def claim(client: Client, data: LabelledData, *, private: bool) -> None:
+async def claim(client: Client, data: LabelledData) -> None:
     await client.until("EFFORT")
-    counts = data.counts()
-    if private:
-        open_claim = await client.claim_statement(counts=counts)
-        statement = replace(open_claim, counts=None, counts_commitment=commit_counts(counts, SALT))
-        await client.market.SubmitEffort(encode_signed(statement, sign_statement(statement, client.key)))
-    else:
-        await client.claim(counts=counts)
+    await client.claim(counts=data.counts())
 
 
 async def train_round(client: Client, data: LabelledData, folder: Path, round_: int) -> None:
@@ -76,14 +59,14 @@ async def test_a_dispute_pays_what_the_evidence_bears_out_once_and_from_what_was
     open_task(folder, TaskConfig.model_validate({**CONFIG, "schedule": schedule}))
     pool, generator = load_splits("digits", seed=1).train, np.random.default_rng(0)
     async with running(folder) as coordinator:
-        ann, bob, cyd = clients = [await enrol(coordinator, name) for name in NAMES]
+        ann, bob, _ = clients = [await enrol(coordinator, name) for name in NAMES]
         eve = await enrol(coordinator, "eve")
         data = [
             pool.select(generator.choice(len(pool), 120, replace=False).astype(np.int64)) for _ in clients
         ]
         counts = data[0].counts()
         for client, own in zip(clients, data, strict=True):
-            await claim(client, own, private=client is not cyd)
+            await claim(client, own)
         for client in clients:
             await client.until("SELECTED")
         await refused(ann.market.OpenDispute(opening(counts)), Code.NOT_YET)
@@ -96,7 +79,6 @@ async def test_a_dispute_pays_what_the_evidence_bears_out_once_and_from_what_was
         for salt in (bytes(32), SALT[:31], b""):
             await refused(ann.market.OpenDispute(opening(counts, salt)), Code.FIELD_INVALID)
         await refused(bob.market.OpenDispute(opening(counts)), Code.FIELD_INVALID)
-        await refused(cyd.market.OpenDispute(opening(data[2].counts())), Code.WRONG_STATE)
         await refused(eve.market.OpenDispute(opening(counts)), Code.NOT_SELECTED)
         first = await ann.market.OpenDispute(opening(counts))
         assert [r.round for r in first.rounds] == [1]
@@ -145,7 +127,7 @@ factory = "none:none"
 def test_the_sdk_and_the_command_open_what_the_journal_keeps(coordinator: Served, tmp_path: Path) -> None:
     task = {**DIGITS, "rule": {"name": "verified"}, "evidence": {"shadows": 30}}
     coordinator.open(schedule={"dispute_seconds": 600}, **task)
-    ada = coordinator.participant("ada", tmp_path, private_counts=True)
+    ada = coordinator.participant("ada", tmp_path)
     others = [coordinator.participant(name, tmp_path) for name in ("ben", "cho")]
     joined = [p.join("task") for p in (ada, *others)]
     for one, counts in zip(joined, ([30, *[10] * 9], [12] * 10, [12] * 10), strict=True):
@@ -159,8 +141,8 @@ def test_the_sdk_and_the_command_open_what_the_journal_keeps(coordinator: Served
         # Nothing is trained, so nothing is scored: the wiring is at stake here, the money above.
         begun.submit(stepped(begun.weights()), samples=100)
     next(rounds[0])  # the second round: the first is settled
-    with pytest.raises(StateError, match="no private claim"):
-        others[0].dispute("task")
+    with pytest.raises(StateError, match="no claim"):
+        others[0].dispute("nope")
     found = ada.dispute("task")
     assert (found.paid, found.award_micro, len(found.rounds)) == (False, 0, 1)
     assert "bears the claim out" in found.rounds[0].explanation
@@ -170,7 +152,7 @@ def test_the_sdk_and_the_command_open_what_the_journal_keeps(coordinator: Served
     (tmp_path / "authority.pem").write_bytes(coordinator.authority)
     unknown = fedpeer(tmp_path, "dispute", "nope")
     assert unknown.returncode == 2
-    assert "no private claim for task 'nope'" in unknown.stderr
+    assert "no claim for task 'nope'" in unknown.stderr
     refused_ = fedpeer(tmp_path, "dispute", "task")
     assert refused_.returncode == 2
     assert "give --yes" in refused_.stderr

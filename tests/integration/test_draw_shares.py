@@ -16,12 +16,10 @@ import pytest
 
 from coordinator.folder import StateFolder
 from fedpeer.audit.sources import open_source
-from fedpeer.protocol.codec import encode_signed
 from fedpeer.protocol.errors import Code
 from fedpeer.v1 import ledger_pb2, market_pb2
 from mechanism.ledger.entry import Entry
 from mechanism.peers import draw_head, draw_share
-from mechanism.statements import sign_statement
 from participant import Activity, AsyncParticipant, Participant, SharesLostError
 from participant.identity import StateFolder as ParticipantFolder
 from participant.journal import Journal
@@ -38,6 +36,7 @@ from tests.integration.market import (
     refused,
     running,
     share_secret,
+    signed,
     signed_as,
     stream,
     task_config,
@@ -80,17 +79,15 @@ async def test_a_share_that_is_not_the_rounds_is_refused_at_the_header(tmp_path:
             statement = await ann.model_statement(
                 model_like(0), 1, draw_share=share, submission_id=f"try-{number}"
             )
-            header = market_pb2.ModelHeader(
-                model=encode_signed(statement, sign_statement(statement, ann.key))
-            )
+            header = market_pb2.ModelHeader(model=signed(statement, ann.key))
             call = ann.market.SubmitModel(stream([market_pb2.SubmitModelRequest(header=header)]))
             found = await refused(call, Code.DRAW_SHARE_INVALID)
             assert "'ann'" in found.message
             assert "round 1" in found.message
         for length in (0, 31, 33):
             statement = await ann.model_statement(model_like(0), 1)
-            signed = signed_as(statement, ann.key, draw_share="00" * length)
-            header = market_pb2.ModelHeader(model=signed)
+            message = signed_as(statement, ann.key, draw_share="00" * length)
+            header = market_pb2.ModelHeader(model=message)
             call = ann.market.SubmitModel(
                 stream([market_pb2.SubmitModelRequest(header=header), *frames(model_like(0))])
             )

@@ -25,11 +25,9 @@ from coordinator.fronts import serve_fronts
 from coordinator.storage.schema import migrate
 from coordinator.storage.store import MarketStore
 from fedpeer.audit.sql.database import Database
-from fedpeer.protocol.codec import encode_signed
 from fedpeer.protocol.errors import Code
 from fedpeer.protocol.model_file import encode_model
 from fedpeer.v1 import market_pb2
-from mechanism.statements import sign_statement
 from tests.backends import scratch_url
 from tests.integration.market import (
     CONFIG,
@@ -44,6 +42,7 @@ from tests.integration.market import (
     open_task,
     refused,
     revoke,
+    signed,
     task_config,
     verified,
 )
@@ -171,10 +170,11 @@ async def test_an_upload_goes_on_at_another_front(tmp_path: Path) -> None:
         members = await in_training(second, NAMES)
         content = encode_model({"weight": np.arange(1 << 20, dtype=np.float32) / 1e4})
         statement = await members[0].model_statement(content, 1)
-        signed = encode_signed(statement, sign_statement(statement, members[0].key))
 
         async def half() -> AsyncIterator[market_pb2.SubmitModelRequest]:
-            yield market_pb2.SubmitModelRequest(header=market_pb2.ModelHeader(model=signed))
+            yield market_pb2.SubmitModelRequest(
+                header=market_pb2.ModelHeader(model=signed(statement, members[0].key))
+            )
             for message in frames(content)[: len(frames(content)) // 2 + 1]:
                 yield message
             await asyncio.Event().wait()  # it neither ends nor goes on

@@ -16,10 +16,8 @@ from typing import Any
 import grpc
 import pytest
 
-from fedpeer.protocol.codec import encode_signed
 from fedpeer.protocol.errors import Code, refusal_of
 from fedpeer.v1 import enrolment_pb2, ledger_pb2, market_pb2
-from mechanism.statements import sign_statement
 from tests.integration.market import (
     CONFIG,
     Client,
@@ -29,6 +27,7 @@ from tests.integration.market import (
     model_like,
     open_task,
     running,
+    signed,
     signed_as,
     task_config,
 )
@@ -172,7 +171,7 @@ async def spoiled_upload(dice: random.Random, client: Client, number: int) -> li
     statement = await client.model_statement(
         content, 1, submission_id=f"fuzz-{number % 7}", nonce=task_nonce.nonce
     )
-    header = market_pb2.ModelHeader(model=encode_signed(statement, sign_statement(statement, client.key)))
+    header = market_pb2.ModelHeader(model=signed(statement, client.key))
     messages = [
         market_pb2.SubmitModelRequest(header=header),
         *frames(content, size=dice.choice([40, 1 << 16])),
@@ -199,21 +198,21 @@ async def spoiled_upload(dice: random.Random, client: Client, number: int) -> li
 
 
 async def valid_requests(client: Client) -> dict[str, bytes]:
-    claim = await client.claim_statement()
+    unsigned = signed(await client.claim_statement(), client.key)
+    unsigned.signature = unsigned.signature[:-1]
     request = {"task_id": "task", "submission_id": "s"}
     return {
         "Market/ListTasks": b"",
         "Market/GetTask": market_pb2.GetTaskRequest(task_id="task").SerializeToString(),
         "Market/Watch": market_pb2.WatchRequest(task_id="task", cursor=1).SerializeToString(),
-        "Market/SubmitEffort": encode_signed(
-            claim, sign_statement(claim, client.key)[:-1]
-        ).SerializeToString(),
+        "Market/SubmitEffort": unsigned.SerializeToString(),
         "Market/FetchModel": market_pb2.FetchModelRequest(task_id="task", round=1).SerializeToString(),
         "Market/GetUpload": market_pb2.GetUploadRequest(**request).SerializeToString(),
         "Market/ReportFailure": market_pb2.ReportFailureRequest(
             task_id="task", submission_id="s", participant_id="bob", round=1, reason="none"
         ).SerializeToString(),
         "Market/GetReceipt": market_pb2.GetReceiptRequest(**request).SerializeToString(),
+        "Market/GetOpenings": market_pb2.GetOpeningsRequest(task_id="task").SerializeToString(),
         "Market/GetSettlement": market_pb2.GetSettlementRequest(task_id="task", round=1).SerializeToString(),
         "Ledger/GetEntries": ledger_pb2.GetEntriesRequest(first=1, count=2).SerializeToString(),
         "Ledger/GetInclusionProof": ledger_pb2.GetInclusionProofRequest(index=1, size=3).SerializeToString(),

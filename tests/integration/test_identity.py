@@ -27,7 +27,7 @@ from fedpeer.protocol.certificates import (
 from fedpeer.protocol.codec import encode_signed
 from fedpeer.protocol.errors import Code, refusal_of
 from fedpeer.v1 import enrolment_pb2, enrolment_pb2_grpc, ledger_pb2, market_pb2
-from mechanism.statements import ClaimStatement, ModelStatement
+from mechanism.statements import ClaimOpening, ClaimStatement, ModelOpening, ModelStatement
 from tests.integration.market import (
     Client,
     enrol,
@@ -80,16 +80,18 @@ def request_for(method: MethodDescriptor, participant_id: str) -> Any:
             setattr(message, field.name, values.get(field.name, 1))
     common = {**values, "terms_digest": bytes(32), "nonce": bytes(16)}
     if method.name == "SubmitEffort":
+        opened = ClaimOpening(Decimal("0.5"), Fraction(0), bytes(32))
         claim = ClaimStatement(
-            **common, effort=Decimal("0.5"), degree=Fraction(0), counts=(1, 1, 1, 1), counts_commitment=b"",
-            draw_head=bytes(32),
-        )  # fmt: skip
-        message.CopyFrom(encode_signed(claim, b"signature"))
-    if method.name == "SubmitModel":
-        model = ModelStatement(
-            **common, round=1, model_sha256=bytes(32), model_bytes=100, samples=1, draw_share=bytes(32)
+            **common, commitment=opened.digest, counts_commitment=bytes(32), draw_head=bytes(32)
         )
-        message.header.model.CopyFrom(encode_signed(model, b"signature"))
+        message.CopyFrom(encode_signed(claim, b"signature", opened))
+    if method.name == "SubmitModel":
+        trained = ModelOpening(1, bytes(32))
+        model = ModelStatement(
+            **common, round=1, model_sha256=bytes(32), model_bytes=100, commitment=trained.digest,
+            draw_share=bytes(32),
+        )  # fmt: skip
+        message.header.model.CopyFrom(encode_signed(model, b"signature", trained))
     return message
 
 

@@ -18,7 +18,7 @@ from fedpeer.protocol.certificates import new_key
 from fedpeer.v1 import ledger_pb2, market_pb2
 from mechanism.ledger import entries
 from mechanism.ledger.verify import verify_ledger
-from mechanism.statements import ModelStatement, sign_statement
+from mechanism.statements import ModelOpening, ModelStatement, sign_statement
 from mechanism.terms import Terms
 from participant import AsyncParticipant, ForeignKeyError, ForeignKeyWarning, Participant
 from participant.cli import app as participant_app
@@ -114,6 +114,7 @@ def test_a_second_key_is_reported_at_the_next_receipt_and_a_forged_model_stands_
         task = ada.client.task("task")
 
         def forge(operator: Operator) -> None:
+            opening = ModelOpening(10, bytes(32))
             statement = ModelStatement(
                 "forged",
                 "task",
@@ -122,13 +123,15 @@ def test_a_second_key_is_reported_at_the_next_receipt_and_a_forged_model_stands_
                 1,
                 bytes(32),
                 64,
-                10,
+                opening.digest,
                 bytes(32),
                 task.nonce,
             )
             signature = sign_statement(statement, key)
             operator._act(
-                lambda t: t.ledger.append([entries.model(statement, signature, 1000, True, t.ledger.keys())])
+                lambda t: t.ledger.append(
+                    [entries.model(statement, signature, 1000, True, keys=t.ledger.keys())]
+                )
             )
 
         coordinator.operator(forge)

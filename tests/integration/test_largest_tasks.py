@@ -144,15 +144,13 @@ def test_as_many_tensors_as_there_may_be_are_agreed_to(
 
 
 def test_as_many_labels_as_there_may_be(coordinator: Served, people: dict[str, Participant]) -> None:
-    """With counts of the largest numbers, open for one participant and private for the next."""
+    """With counts of the largest numbers."""
     coordinator.open("labels", **few(reference=[f"1/{MAX_LABELS}"] * MAX_LABELS))
 
     def counts(name: str) -> list[int]:
         return [MAX_INTEGER - (i if name == "ada" else 0) for i in range(MAX_LABELS)]
 
     paid(coordinator, people, "labels", counts)
-    coordinator.open("private", **few(reference=[f"1/{MAX_LABELS}"] * MAX_LABELS))
-    paid(coordinator, people, "private", counts, private_counts=True)
 
 
 def test_as_many_dimensions_and_characters_as_there_may_be(

@@ -25,11 +25,9 @@ from coordinator.server import INSECURE_NAME
 from coordinator.transaction import Transaction
 from fedpeer.audit.sources import open_source
 from fedpeer.protocol.certificates import new_key, signing_request
-from fedpeer.protocol.codec import encode_signed
 from fedpeer.protocol.errors import Code, refusal_of
 from fedpeer.v1 import enrolment_pb2, enrolment_pb2_grpc, ledger_pb2, market_pb2, market_pb2_grpc
 from mechanism.ledger.entry import Entry
-from mechanism.statements import sign_statement
 from tests.integration.market import (
     CONFIG,
     Client,
@@ -44,6 +42,7 @@ from tests.integration.market import (
     open_task,
     refused,
     running,
+    signed,
     task_config,
     verified,
 )
@@ -371,7 +370,7 @@ async def test_frames_are_welcome_when_there_is_a_slot_and_not_before(tmp_path: 
 async def announce(client: Client) -> Any:
     """An upload that has sent its header."""
     statement = await client.model_statement(model_like(NAMES.index(client.name)), 1)
-    header = market_pb2.ModelHeader(model=encode_signed(statement, sign_statement(statement, client.key)))
+    header = market_pb2.ModelHeader(model=signed(statement, client.key))
     call = client.market.SubmitModel()
     await call.write(market_pb2.SubmitModelRequest(header=header))
     return call

@@ -13,6 +13,7 @@ import pytest
 
 from coordinator import server
 from fedpeer.protocol.certificates import make_authority
+from mechanism.canonical import canonical_digest
 from participant import (
     Activity,
     AsyncParticipant,
@@ -294,14 +295,19 @@ def test_without_an_id_the_open_task_is_taken(coordinator: Served, tmp_path: Pat
             participant.close()
 
 
-def test_private_counts_are_not_sent(coordinator: Served, tmp_path: Path) -> None:
+def test_the_log_commits_to_claim_and_counts_and_says_neither(coordinator: Served, tmp_path: Path) -> None:
     coordinator.open()
-    with coordinator.participant("ada", tmp_path, private_counts=True) as ada:
+    with coordinator.participant("ada", tmp_path) as ada:
         ada.join("task").claim(0.5, COUNTS["ada"])
         entries = [json.loads(entry) for entry in ada.client.entries()]
+        own = ada.openings("task")
     [claim] = [entry for entry in entries if entry["kind"] == "claim"]
-    assert claim["body"]["statement"]["counts"] is None
-    assert len(claim["body"]["statement"]["counts_commitment"]) == 64
+    said = claim["body"]["statement"]
+    assert not {"degree", "effort", "counts"} & said.keys()
+    assert said["commitment"] == canonical_digest(own.by_id[claim["id"]]).hex()
+    assert own.by_id[claim["id"]]["effort"] == "0.5"
+    assert own.participant == "ada"
+    assert len(said["counts_commitment"]) == 64
 
 
 def test_without_tls_where_both_sides_ask_for_it(tmp_path: Path) -> None:

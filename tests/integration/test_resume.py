@@ -18,6 +18,7 @@ from tests.integration.market import (
     model_like,
     open_task,
     running,
+    signed,
     task_config,
     verified,
 )
@@ -140,12 +141,10 @@ async def test_an_interrupted_upload_survives_a_restart(tmp_path: Path) -> None:
 
 async def interrupt(client: Client, content: bytes, held: int) -> None:
     """Sends the first `held` bytes, waits until the coordinator has them, and breaks the connection."""
-    from fedpeer.protocol.codec import encode_signed
-    from mechanism.statements import sign_statement
 
     statement = await client.model_statement(content, 1)
     call = client.market.SubmitModel()
-    header = market_pb2.ModelHeader(model=encode_signed(statement, sign_statement(statement, client.key)))
+    header = market_pb2.ModelHeader(model=signed(statement, client.key))
     await call.write(market_pb2.SubmitModelRequest(header=header))
     frame = market_pb2.ModelFrame(offset=0, data=content[:held])
     await call.write(market_pb2.SubmitModelRequest(frame=frame))

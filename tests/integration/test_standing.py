@@ -17,14 +17,12 @@ from coordinator.operator import Operator
 from coordinator.server import Coordinator
 from fedpeer.audit.sources import open_source
 from fedpeer.protocol.certificates import new_key, signing_request
-from fedpeer.protocol.codec import encode_signed
 from fedpeer.protocol.errors import Code, refusal_of
 from fedpeer.protocol.limits import MIN_FRAME_BYTES
 from fedpeer.protocol.model_file import encode_model
 from fedpeer.v1 import enrolment_pb2, enrolment_pb2_grpc, market_pb2
 from mechanism.canonical import canonical_digest
 from mechanism.ledger.entry import Entry
-from mechanism.statements import sign_statement
 from tests.backends import DURABLE, scratch_url
 from tests.integration.market import (
     CONFIG,
@@ -40,6 +38,7 @@ from tests.integration.market import (
     refused,
     revoke,
     running,
+    signed,
     task_config,
     verified,
 )
@@ -138,7 +137,7 @@ class Upload:
     async def send(self) -> market_pb2.Receipt:
         client = self._client
         statement = await client.model_statement(self._content, 1)
-        header = market_pb2.ModelHeader(model=encode_signed(statement, sign_statement(statement, client.key)))
+        header = market_pb2.ModelHeader(model=signed(statement, client.key))
 
         async def messages() -> AsyncIterator[market_pb2.SubmitModelRequest]:
             yield market_pb2.SubmitModelRequest(header=header)

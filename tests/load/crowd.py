@@ -16,12 +16,20 @@ from typing import Any
 import grpc
 
 from fedpeer.protocol.certificates import new_key, private_key_pem, signing_request
-from fedpeer.protocol.codec import encode_signed
 from fedpeer.v1 import enrolment_pb2, enrolment_pb2_grpc, market_pb2, market_pb2_grpc
 from mechanism.peers import draw_head
-from mechanism.statements import ClaimStatement, sign_statement
+from mechanism.statements import ClaimOpening, ClaimStatement, commit_counts
 from mechanism.terms import Terms
-from tests.integration.market import frames, model_like, model_statement, share_secret, stream
+from tests.integration.market import (
+    SALT,
+    frames,
+    kept,
+    model_like,
+    model_statement,
+    share_secret,
+    signed,
+    stream,
+)
 
 #: Enrolments of this process that run at once: each has a TLS handshake.
 ENROLLING = 20
@@ -69,20 +77,19 @@ class Member:
 
     async def _claim(self, task: market_pb2.Task) -> None:
         terms = Terms.parse(task.terms)
+        opening = kept(ClaimOpening(Decimal("0.5"), Fraction(0), SALT))
         statement = ClaimStatement(
             submission_id="claim",
             task_id="task",
             terms_digest=terms.digest,
             participant_id=self.name,
-            effort=Decimal("0.5"),
-            degree=Fraction(0),
-            counts=(5, 5, 5, 5),
-            counts_commitment=b"",
+            commitment=opening.digest,
+            counts_commitment=commit_counts((5, 5, 5, 5), SALT),
             draw_head=draw_head(share_secret(self.name), terms.schedule.rounds),
             nonce=task.nonce,
         )
         began = time.perf_counter()
-        await self._market.SubmitEffort(encode_signed(statement, sign_statement(statement, self.key)))
+        await self._market.SubmitEffort(signed(statement, self.key))
         self.claimed = time.perf_counter() - began
 
     async def _deliver(self, task: market_pb2.Task, round_: int, content: bytes) -> None:
@@ -90,7 +97,7 @@ class Member:
         async for _ in self._market.FetchModel(request):
             pass
         statement = model_statement(task, self.name, content, round_)
-        header = market_pb2.ModelHeader(model=encode_signed(statement, sign_statement(statement, self.key)))
+        header = market_pb2.ModelHeader(model=signed(statement, self.key))
         messages = [market_pb2.SubmitModelRequest(header=header), *frames(content)]
         began = time.perf_counter()
         receipt = await self._market.SubmitModel(stream(messages))

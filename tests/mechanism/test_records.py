@@ -15,7 +15,6 @@ from mechanism.errors import FieldError
 from mechanism.payment import Linear, Log, Log1p, Power
 from mechanism.records import MAX_NUMBER_CHARACTERS
 from mechanism.server_step import FedAdam, FedAvg, FedAvgM, FedYogi
-from mechanism.statements import ClaimStatement
 from mechanism.terms import (
     MAX_LABELS,
     MAX_TENSORS,
@@ -26,7 +25,6 @@ from mechanism.terms import (
     TensorSpec,
     Terms,
 )
-from tests import ledger_samples as samples
 
 decimals = st.decimals(min_value="0.000001", max_value=1_000_000, places=6)
 digests = st.binary(min_size=32, max_size=32)
@@ -269,19 +267,12 @@ def test_lists_are_read_up_to_their_limits_and_not_one_beyond() -> None:
     assert len(Terms.from_record(changed("reference", reference)).reference) == MAX_LABELS
     tensors = [{"name": f"{i:05d}", "dtype": "BOOL", "shape": [0]} for i in range(MAX_TENSORS)]
     assert len(Terms.from_record(changed("contract.tensors", tensors)).contract.tensors) == MAX_TENSORS
-    claim: Any = samples.claim(samples.terms(), "p000").body["statement"]
-    assert len(ClaimStatement.from_record({**claim, "counts": [1] * MAX_LABELS}).counts or ()) == MAX_LABELS
     for read, field, most in (
         (lambda: Terms.from_record(changed("reference", [*reference, "0"])), "reference", MAX_LABELS),
         (
             lambda: Terms.from_record(changed("contract.tensors", [*tensors, tensors[0]])),
             "contract.tensors",
             MAX_TENSORS,
-        ),
-        (
-            lambda: ClaimStatement.from_record({**claim, "counts": [1] * (MAX_LABELS + 1)}),
-            "counts",
-            MAX_LABELS,
         ),
     ):
         with pytest.raises(FieldError, match=f"{most + 1} values.*at most {most}") as refused:

@@ -23,6 +23,7 @@ from mechanism.settlement import (
     settle_round,
 )
 from mechanism.terms import ModelContract, Recipe, Rule, Schedule, TensorSpec, Terms
+from mechanism.unmeasured import as_claimed
 
 SECRET = bytes(range(32))
 TWENTY_EIGHT = Context(prec=28, rounding=ROUND_HALF_EVEN)
@@ -115,8 +116,9 @@ def test_the_truth_is_the_best_claim(verified: int, claimed: int) -> None:
 def test_the_paper_rule_pays_on_the_claim_and_so_pays_a_lie() -> None:
     terms = replace(TERMS, rule=Rule("paper"))
     others = [assessment("q", 0.3), assessment("r", 0.3)]
-    lie = settle(terms, [assessment("p", 0.9, claimed=0), *others])
-    truth = settle(terms, [assessment("p", 0.9), *others])
+    digest = bytes(32)
+    lie = settle(terms, [as_claimed("p", digest, Fraction(0)), *others])
+    truth = settle(terms, [as_claimed("p", digest, Fraction(9, 10)), *others])
     assert line(lie, "p").paid_micro > line(truth, "p").paid_micro  # type: ignore[attr-defined]
 
 

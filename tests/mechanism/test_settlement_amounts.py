@@ -24,6 +24,7 @@ from mechanism.settlement import (
     expected_payments,
     largest_remainder,
     max_payment_micro,
+    outcome_of,
     payment_against,
     peer_candidates,
     peer_payment,
@@ -31,6 +32,7 @@ from mechanism.settlement import (
     task_budget_micro,
 )
 from mechanism.terms import Rule, Terms
+from mechanism.unmeasured import as_claimed
 from tests.mechanism.test_settlement import TERMS, drawn
 
 PLAIN = replace(TERMS, rule=Rule())
@@ -147,9 +149,6 @@ def test_the_screens_multiplier_takes_its_part_of_the_payment() -> None:
         found = settle(PLAIN, person("p", 250_000, multiplier_ppm=ppm), person("q", 500_000))
         assert first(found).gross_micro == int(whole * ppm / MICRO)
         assert abs(first(found).paid_micro - whole * ppm / MICRO) < 1
-    paper = replace(PLAIN, rule=Rule("paper"))
-    cut = settle(paper, person("p", 250_000, multiplier_ppm=0), person("q", 500_000))
-    assert first(cut).gross_micro == int(whole), "the paper's rule knows no screen"
 
 
 @pytest.mark.parametrize("claimed", [Fraction(1, 10), Fraction(1, 3), Fraction(1, 2)])
@@ -181,10 +180,42 @@ def test_only_the_verified_rule_has_a_penalty() -> None:
         assert [line.penalty_micro for line in settle(terms, *people).payments] == [0, 0]
 
 
-def test_the_papers_rule_pays_on_both_claims() -> None:
+def test_the_papers_rule_pays_on_both_claims_in_millionths() -> None:
     terms = replace(PLAIN, rule=Rule("paper"))
-    found = settle(terms, person("p", 900_000, Fraction(1, 7)), person("q", 800_000, Fraction(2, 7)))
-    assert first(found).gross_micro == int(exact(terms, Fraction(1, 7), Fraction(2, 7)))
+    claims = {"p": Fraction(1, 7), "q": Fraction(2, 7)}
+    found = settle(terms, *(as_claimed(name, name.encode() * 32, claim) for name, claim in claims.items()))
+    in_millionths = (Fraction(round(claim * MICRO), MICRO) for claim in claims.values())
+    assert first(found).gross_micro == int(exact(terms, *in_millionths))
+
+
+def test_what_is_paid_follows_from_the_outcomes_alone() -> None:
+    terms = replace(PLAIN, rule=Rule(claim_penalty=Decimal("1.5"), fee=Decimal("0.7")))
+    people = [
+        person("p", 300_000, Fraction(1, 3), multiplier_ppm=900_001, holders_micro=1_400_000),
+        person("q", 500_000, distinct_micro=700_000, refuted=True),
+        person("r", None),
+        person("s", 123_456, Fraction(1, 7), cluster="p"),
+    ]
+    settled = settle(terms, *people)
+    shown = [outcome_of(terms, one) for one in people]
+    assert settle_round(terms, 1, drawn(people), shown, None) == settled
+    assert {line.participant_id: line.penalty_micro for line in settled.payments} == {
+        one.participant_id: one.penalty_micro for one in shown
+    }
+    assert expected_payments(terms, shown) == expected_payments(terms, people)
+    assert outcome_of(terms, shown[0]) is shown[0]
+
+
+def test_a_penalty_is_rounded_up_before_it_is_taken() -> None:
+    terms = replace(PLAIN, rule=Rule(claim_penalty=Decimal("0.1")))
+    one = person("p", 300_000, Fraction(300_001, MICRO))  # 10^-13 credits
+    found = settle(terms, one, person("q", 500_000))
+    assert outcome_of(terms, one).penalty_micro == first(found).penalty_micro == 1
+    without = settle(terms, person("p", 300_000), person("q", 500_000))
+    assert (
+        sum(line.paid_micro for line in without.payments) - sum(line.paid_micro for line in found.payments)
+        == 1
+    )
 
 
 @pytest.mark.parametrize("rule", SCORES)
@@ -362,7 +393,7 @@ def test_candidates_are_the_scored_without_oneself_and_ones_own_cluster() -> Non
 
 
 def test_the_arithmetic_has_the_name_that_ledgers_know_it_by() -> None:
-    assert ARITHMETIC == "decimal28-half-even/largest-remainder-v3"
+    assert ARITHMETIC == "decimal28-half-even/largest-remainder-v4"
 
 
 def test_the_expected_payment_is_what_every_candidate_as_a_peer_would_pay() -> None:

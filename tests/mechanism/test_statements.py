@@ -5,35 +5,37 @@ from fractions import Fraction
 import pytest
 
 from mechanism.errors import FieldError
-from mechanism.statements import ClaimStatement, ModelStatement, commit_counts
+from mechanism.statements import (
+    ClaimOpening,
+    ClaimStatement,
+    ModelOpening,
+    ModelStatement,
+    check_opened,
+    commit_counts,
+)
 
 CLAIM = ClaimStatement(
     submission_id="c-1",
     task_id="t",
     terms_digest=bytes(32),
     participant_id="p",
-    effort=Decimal("0.5"),
-    degree=Fraction(1, 2),
-    counts=(1, 3),
-    counts_commitment=b"",
+    commitment=bytes(32),
+    counts_commitment=bytes(32),
     draw_head=bytes(32),
     nonce=bytes(16),
 )
-MODEL = ModelStatement("m-1", "t", bytes(32), "p", 1, bytes(32), 100, 10, bytes(32), bytes(16))
+MODEL = ModelStatement("m-1", "t", bytes(32), "p", 1, bytes(32), 100, bytes(32), bytes(32), bytes(16))
+CLAIM_OPENING = ClaimOpening(Decimal("0.5"), Fraction(1, 2), bytes(32))
+MODEL_OPENING = ModelOpening(10, bytes(32))
 
 
 @pytest.mark.parametrize(
     ("field", "value"),
     [
         ("task_id", "A task"),
-        ("effort", Decimal("1.01")),
-        ("effort", Decimal("-0.1")),
-        ("effort", Decimal("NaN")),
-        ("effort", Decimal("0.1234567")),
-        ("degree", Fraction(3, 2)),
-        ("degree", Fraction(-1, 2)),
-        ("counts", None),
-        ("counts_commitment", bytes(32)),
+        ("commitment", b""),
+        ("commitment", bytes(31)),
+        ("counts_commitment", b""),
         ("counts_commitment", bytes(5)),
         ("draw_head", b""),
         ("draw_head", bytes(31)),
@@ -46,8 +48,49 @@ MODEL = ModelStatement("m-1", "t", bytes(32), "p", 1, bytes(32), 100, 10, bytes(
 def test_a_claim_out_of_range_is_refused(field: str, value: object) -> None:
     with pytest.raises(FieldError) as refused:
         replace(CLAIM, **{field: value})  # type: ignore[arg-type]
-    named = {"counts_commitment": "counts", "terms_digest": "terms"}  # as they stand in the record
-    assert refused.value.field == named.get(field, field)
+    assert refused.value.field == (
+        "terms" if field == "terms_digest" else field
+    )  # as it stands in the record
+
+
+@pytest.mark.parametrize(
+    ("opening", "field", "value"),
+    [
+        *(
+            (CLAIM_OPENING, field, value)
+            for field, value in (
+                ("effort", Decimal("1.01")),
+                ("effort", Decimal("-0.1")),
+                ("effort", Decimal("NaN")),
+                ("effort", Decimal("0.1234567")),
+                ("degree", Fraction(3, 2)),
+                ("degree", Fraction(-1, 2)),
+                ("salt", bytes(31)),
+            )
+        ),
+        (MODEL_OPENING, "samples", 0),
+        (MODEL_OPENING, "salt", b""),
+    ],
+)
+def test_an_opening_out_of_range_is_refused(
+    opening: ClaimOpening | ModelOpening, field: str, value: object
+) -> None:
+    with pytest.raises(FieldError) as refused:
+        replace(opening, **{field: value})  # type: ignore[arg-type]
+    assert refused.value.field == field
+
+
+def test_an_opening_is_the_one_that_a_statement_commits_to() -> None:
+    for statement, opening, other in (
+        (CLAIM, CLAIM_OPENING, {"degree": Fraction(1, 3)}),
+        (CLAIM, CLAIM_OPENING, {"salt": bytes(range(32))}),
+        (MODEL, MODEL_OPENING, {"samples": 11}),
+    ):
+        said = replace(statement, commitment=opening.digest)
+        check_opened(said, opening)
+        with pytest.raises(FieldError, match="the digest of the opening") as refused:
+            check_opened(said, replace(opening, **other))  # type: ignore[arg-type]
+        assert refused.value.field == "commitment"
 
 
 @pytest.mark.parametrize(
@@ -61,7 +104,7 @@ def test_a_claim_out_of_range_is_refused(field: str, value: object) -> None:
     ],
 )
 def test_a_claim_at_the_end_of_its_range_is_taken(field: str, value: object) -> None:
-    assert getattr(replace(CLAIM, **{field: value}), field) == value  # type: ignore[arg-type]
+    assert getattr(replace(CLAIM_OPENING, **{field: value}), field) == value  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -74,7 +117,7 @@ def test_a_claim_at_the_end_of_its_range_is_taken(field: str, value: object) -> 
         ("round", 0),
         ("model_sha256", b"x"),
         ("model_bytes", 0),
-        ("samples", 0),
+        ("commitment", bytes(31)),
         ("draw_share", b""),
         ("draw_share", bytes(33)),
         ("nonce", bytes(15)),
@@ -105,7 +148,6 @@ def test_a_record_of_another_kind_is_no_such_statement(
 
 def test_private_counts_are_bound_by_their_commitment() -> None:
     commitment = commit_counts([1, 3], bytes(32))
-    assert replace(CLAIM, counts=None, counts_commitment=commitment).counts is None
     assert commitment == commit_counts([1, 3], bytes(32))
     assert commitment != commit_counts([3, 1], bytes(32))
     assert commitment != commit_counts([1, 3], b"\x01" * 32)

@@ -17,14 +17,14 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedpeer.protocol.certificates import new_key
-from fedpeer.protocol.codec import decode_signed
+from fedpeer.protocol.codec import decode_opening, decode_signed
 from fedpeer.protocol.errors import Code, Refusal
 from fedpeer.protocol.frames import Frame, parse_upload_message
 from fedpeer.protocol.model_file import contract_of, encode_model
 from fedpeer.v1 import ledger_pb2, market_pb2
 from mechanism.payment import Log
 from mechanism.peers import share_fits
-from mechanism.statements import ClaimStatement, ModelStatement, signature_holds
+from mechanism.statements import ClaimOpening, ClaimStatement, ModelOpening, ModelStatement, signature_holds
 from mechanism.terms import Recipe, Rule, Schedule, Terms
 from participant.effects import (
     Diagnose,
@@ -227,6 +227,7 @@ class SimulatedMarket:
             return known
         if self.claims or self.state != market_pb2.TASK_STATE_EFFORT:
             raise Refusal(Code.WRONG_STATE, "Claims are closed.")
+        self.degree = decode_opening(ClaimOpening, statement, request).degree
         self.claims.append(statement)
         receipt = self._receipt(statement.submission_id, "claim", 0, statement.digest)
         self._event(market_pb2.TASK_STATE_SELECTED).selected.participants.append(PARTICIPANT)
@@ -255,6 +256,7 @@ class SimulatedMarket:
         if self.refusals:
             raise Refusal(self.refusals.pop(0), "Not now.")
         statement = decode_signed(ModelStatement, header.model)
+        assert decode_opening(ModelOpening, statement, header.model).samples
         assert statement.terms_digest == self.terms.digest
         assert signature_holds(statement, header.model.signature, self.key.public_key())
         known = self._known(statement.submission_id, statement.digest)

@@ -13,7 +13,7 @@ from fedpeer.protocol.codec import encode_signed
 from fedpeer.protocol.errors import Code, Refusal
 from fedpeer.protocol.frames import Frame, parse_upload_message
 from fedpeer.v1 import enrolment_pb2, ledger_pb2, market_pb2
-from mechanism.statements import ModelStatement
+from mechanism.statements import ModelOpening, ModelStatement
 from participant.backoff import Backoff
 from participant.effects import (
     Diagnose,
@@ -58,11 +58,11 @@ STATEMENT = ModelStatement(
     round=2,
     model_sha256=hashlib.sha256(CONTENT).digest(),
     model_bytes=len(CONTENT),
-    samples=1,
+    commitment=bytes(32),
     draw_share=bytes(32),
     nonce=bytes(16),
 )
-SIGNED = encode_signed(STATEMENT, b"signature")
+SIGNED = encode_signed(STATEMENT, b"signature", ModelOpening(10, bytes(32)))
 
 
 @pytest.fixture(autouse=True)

@@ -85,7 +85,7 @@ def test_a_task_without_faults(tmp_path: Path) -> None:
     report = take_part(market, tmp_path)
     check_complete(market, report)
     assert report.effort == Decimal("0.500000")
-    assert report.claimed_degree == market.claims[0].degree
+    assert report.claimed_degree == market.degree
     assert report.rounds[0].metrics == {"loss": 0.5}
     assert not list((tmp_path / "models").iterdir()), "finished rounds leave no model files"
 

@@ -16,6 +16,7 @@ from fedpeer.audit.sources import open_source
 from fedpeer.v1 import ledger_pb2, market_pb2
 from mechanism.canonical import canonical_bytes
 from mechanism.ledger.entry import Entry
+from mechanism.ledger.openings import read_openings
 from mechanism.settlement import MICRO
 from participant.effects import Effect, Next, Open, drive
 from participant.errors import StateError
@@ -38,6 +39,8 @@ class Ledger:
     def __init__(self) -> None:
         lines = EXAMPLE.read_bytes().splitlines()
         self.entries = [line for line in lines if line.startswith(b'{"body":')]
+        opened = read_openings(EXAMPLE.with_name("ledger-example-openings.jsonl").read_bytes().splitlines())
+        self.openings = dict(opened.by_id)
         self.served = 0
 
     def __call__(self, effect: Effect) -> Any:
@@ -99,6 +102,7 @@ def explained(ledger: Ledger, folder: Path, name: str, round_: int | None, task_
             task_id="demo", round=number, participant_id=name, paid_micro=body["paid_micro"],
             penalty_micro=body["penalty_micro"], stake_lost_micro=body["stake_lost_micro"], ledger_index=index,
             peers=ledger.peers(name, number),
+            opening=canonical_bytes(ledger.openings[f"demo/round/{number}/verdict/{name}"]),
         )  # fmt: skip
         journal.add_settlement("demo", number, settlement.SerializeToString())
     try:

@@ -15,7 +15,7 @@ from fedpeer.experiments.errors import ExperimentError
 from fedpeer.extensions import PAYMENT_RULES, extension
 from fedpeer.protocol.submission import Submission
 from mechanism.peers import Draw
-from mechanism.settlement import MICRO, Assessment, PaymentRule, Settlement, Verdict, settle_round
+from mechanism.settlement import MICRO, Assessment, Outcome, PaymentRule, Settlement, Verdict, settle_round
 from mechanism.terms import Terms
 
 RULES = ("verified", "paper", *SCORED_RULES)
@@ -62,7 +62,7 @@ def own_rule(name: str) -> PaymentRule:
     """
     rule: Any = extension(PAYMENT_RULES, name)
 
-    def pay(terms: Terms, subject: Assessment, peers: Sequence[Assessment]) -> Decimal:
+    def pay(terms: Terms, subject: Outcome, peers: Sequence[Outcome]) -> Decimal:
         amount = rule(terms, subject, peers)
         if not isinstance(amount, Decimal) or not amount.is_finite() or amount < 0:
             raise ExperimentError(

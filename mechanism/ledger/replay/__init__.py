@@ -7,19 +7,19 @@ Of each task:
     states        only the steps of `mechanism.lifecycle`, each with what it rests on, times never going back; claims
                   are taken until the places are, models until everybody is in or absent, each no shorter than the terms
                   say; disputes just as long
-    statements    signed by an enrolled, unrevoked key; about these terms; claims in EFFORT, one a participant, open
-                  counts of the claimed degree; models one a participant and round, in time or marked late
+    statements    signed by an enrolled, unrevoked key; about these terms; claims in EFFORT, one a participant;
+                  models one a participant and round, in time or marked late
     key history   claims, models and payments carry the digest of every enrolment and revocation before them
     selection     everyone who claimed; whose key was revoked since may be left out
-    evidence      there, unless the rule pays without; about every model in time, this round's start, the D_c of the
-                  terms, and the logged order of commitments; the same figures for the same model
-    verdicts      what `mechanism.evidence.assess` gives on it; of those who sent nothing, that; without it, as claimed
+    evidence      there, unless the rule pays without; its shadows are of this round's start
+    verdicts      one on each of the selected, on the model that it sent; tests in their order, and what follows from
+                  them in clear; of those who sent nothing, that
     seeds         each the preimage of the one before, the first of the terms' commitment; none of them twice in a log
     shares        each model's draw share, late or not, is its round's value of the chain that the claim committed to
-    settlements   `settle_round` on the verdicts, and on who has met whom in the task's rounds before, gives the same
+    settlements   `settle_round` on the outcomes, and on who has met whom in the task's rounds before, gives the same
                   peer draws and payments, byte for byte
     aggregations  one a settled round; the model that the next begins from
-    disputes      opened counts are those behind the claim, once, after a settlement; awards are what `review` gives
+    disputes      once, after a settlement; awards only to those who have one, at most what a round pays
     end           what is not settled is refunded, only where the task is cancelled; stakes are released
 
 Of the log:
@@ -28,6 +28,16 @@ Of the log:
     deposits      each once; no task reserves, and no withdrawal takes, more of a learner's than is there
     payouts       one run at a time; a line is all that is payable, in whole units of the currency, rounded down; a run
                   ends once and as a whole; what comes back is a line that was paid, once
+
+Of what is opened (`mechanism.ledger.openings`):
+
+    openings      each is what its entry commits to
+    evidence      about every model in time, this round's start, the D_c and the reference of the terms, the claims,
+                  samples and logged order of commitments; the same figures for the same model
+    verdicts      what `mechanism.evidence.assess` gives on it, every sentence; of one's own measurement alone all but
+                  what it has in common with others; without evidence, as claimed. The outcome in clear is that of the
+                  assessment
+    disputes      counts are those behind the claim, of its degree; awards are what `review` gives
 
 What a coordinator writes in one transaction must stand together: an opening, a selection, a settlement, an end, a run.
 Most of it is computed, and compared byte for byte.
@@ -68,7 +78,8 @@ _HANDLERS: Mapping[str, Callable[[World, Entry, Mapping[str, Any]], None]] = {
     "aggregation": rounds.aggregation,
     "seed": money.seed,
     "dispute": money.dispute,
-    "awards": money.ending,
+    "awards": money.awards,
+    "award": money.award,
     "refund": money.ending,
     "stake_release": money.ending,
     "deposit": payouts.funding,
@@ -106,10 +117,13 @@ class Replay:
 
     Args:
         check_statements: whether to check the participants' signatures, which takes much of the time.
+        openings: those that are at hand, by entry id.
     """
 
-    def __init__(self, check_statements: bool = True) -> None:
-        self._world = World(check_statements)
+    def __init__(
+        self, check_statements: bool = True, openings: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> None:
+        self._world = World(check_statements, dict(openings or {}))
 
     @property
     def book(self) -> Book:
@@ -150,6 +164,10 @@ class Replay:
     def open_tasks(self) -> dict[str, str]:
         """Tasks that have not ended, and their states."""
         return {name: str(task.state or "") for name, task in sorted(self._world.tasks.items())}
+
+    def unmet(self) -> list[str]:
+        """Ids of entries that openings were given for and that were not fed."""
+        return sorted(self._world.openings)
 
     def finish(self) -> None:
         """Raises ReplayError where the entries end inside what is written in one transaction."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from mechanism.canonical import parse_canonical
+from mechanism.canonical import canonical_bytes, parse_canonical
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import LedgerError
 
@@ -26,15 +26,21 @@ def same_parts(found: Sequence[Entry], expected: Sequence[Entry]) -> None:
         same(one, other)
 
 
+def alike(found: Any, expected: Any) -> bool:
+    """Whether two values have one canonical form."""
+    return canonical_bytes(found) == canonical_bytes(expected)
+
+
 def difference(entry: Entry, expected: Entry) -> str:
     """The first difference of two entries whose bytes differ."""
     if entry.id != expected.id or entry.kind != expected.kind:
         return f"expected the {expected.kind} {expected.id} here"
-    return _difference("", parse_canonical(entry.data), parse_canonical(expected.data))
+    return difference_of(parse_canonical(entry.data), parse_canonical(expected.data))
 
 
-def _difference(path: str, found: Any, wanted: Any) -> str:
-    """Empty where there is none: two values have one canonical form exactly where they are equal."""
+def difference_of(found: Any, wanted: Any, path: str = "") -> str:
+    """The first difference of two values, in words; empty where there is none: two values have one canonical form
+    exactly where they are equal."""
     if isinstance(found, dict) and isinstance(wanted, dict):
         for key in sorted(found.keys() | wanted.keys()):
             where = f"{path}.{key}" if path else key
@@ -42,12 +48,12 @@ def _difference(path: str, found: Any, wanted: Any) -> str:
                 return f"{where} does not belong here"
             if key not in found:
                 return f"{where} is missing"
-            if text := _difference(where, found[key], wanted[key]):
+            if text := difference_of(found[key], wanted[key], where):
                 return text
         return ""
     if isinstance(found, list) and isinstance(wanted, list) and len(found) == len(wanted):
         for number, (left, right) in enumerate(zip(found, wanted, strict=True)):
-            if text := _difference(f"{path}[{number}]", left, right):
+            if text := difference_of(left, right, f"{path}[{number}]"):
                 return text
         return ""
     if found != wanted or type(found) is not type(wanted):

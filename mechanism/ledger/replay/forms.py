@@ -31,6 +31,19 @@ _LIST, _OBJECT = _json(list, "a list"), _json(dict, "an object")
 _NUMBERS = _Form(
     lambda value: type(value) is list and all(type(one) is int for one in value), "a list of integers"
 )
+_NUMBER_OR_NULL = _Form(lambda value: value is None or type(value) is int, "an integer or null")
+_OBJECT_OR_NULL = _Form(lambda value: value is None or type(value) is dict, "an object or null")
+_TEXT_OR_NULL = _Form(lambda value: value is None or type(value) is str, "a string or null")
+_VERDICTS = _Form(
+    lambda value: (
+        type(value) is list
+        and all(
+            type(one) is list and len(one) == 2 and type(one[0]) is str and type(one[1]) is bool
+            for one in value
+        )
+    ),
+    "a list of pairs of a screen's name and whether it was passed",
+)
 _BYTES = _hexadecimal("([0-9a-f]{2})*", "pairs of hexadecimal digits, in lower case")
 _DIGEST = _hexadecimal("[0-9a-f]{64}", "32 bytes in hexadecimal, in lower case")
 _DIGEST_OR_NULL = _Form(
@@ -57,12 +70,15 @@ _FORMS: Mapping[str, Mapping[str, _Form]] = {
     "claim": _SIGNED,
     "model": {**_SIGNED, "sequence": _NUMBER, "late": _LOGICAL},
     "failure": {**_ROUND, "participant_id": _TEXT, "submission_id": _TEXT, "reason": _TEXT},
-    "evidence": {**_ROUND, **_PIECE},
-    "verdict": _ROUND,
+    "evidence": {
+        **_ROUND, "commitment": _DIGEST, "shadows_sha256": _DIGEST, "shadows": _NUMBER, "carried": _NUMBER,
+    },
+    "verdict": {**_ROUND, "outcome": _OBJECT, "commitment": _DIGEST},
     "aggregation": {**_ROUND, "model_sha256": _DIGEST, "figures": _OBJECT, "state_sha256": _DIGEST_OR_NULL},
     "seed": {**_ROUND, "seed": _DIGEST},
-    "dispute": {**_TASK, "participant_id": _TEXT, "counts": _NUMBERS, "salt": _DIGEST, "at": _TEXT},
-    "awards": _ROUND,
+    "dispute": {**_TASK, "participant_id": _TEXT, "at": _TEXT},
+    "awards": {**_ROUND, "total_micro": _NUMBER},
+    "award": {**_ROUND, "participant_id": _TEXT, "award_micro": _NUMBER},
     "refund": _ROUND,
     "stake_release": _TASK,
     "deposit": _FUNDING,
@@ -80,11 +96,34 @@ def check_body(entry: Entry) -> None:
     check_form(entry.body, _FORMS[entry.kind])
 
 
-def check_evidence(record: Any) -> None:
-    """The same of the record of a round's evidence."""
-    if type(record) is not dict:
-        raise FieldError("evidence", record, _OBJECT.expected)
-    check_form(record, {"model": _OBJECT, "measurements": _LIST}, "evidence.")
+#: Of an outcome. What is not scored has no degree.
+_OUTCOME = {
+    "participant_id": _TEXT, "model_sha256": _BYTES, "verified_micro": _NUMBER_OR_NULL, "weight_micro": _NUMBER,
+    "multiplier_ppm": _NUMBER, "penalty_micro": _NUMBER, "refuted": _LOGICAL, "cluster": _TEXT_OR_NULL,
+    "scores": _OBJECT, "verdicts": _VERDICTS,
+}  # fmt: skip
+
+
+def check_outcome(record: Mapping[str, Any]) -> None:
+    """The same of the outcome in a verdict."""
+    check_form(record, _OUTCOME, "outcome.")
+
+
+def check_opening(record: Mapping[str, Any], needed: str, perhaps: str = "") -> None:
+    """The same of an opening: exactly an object, perhaps another one or null, and a salt."""
+    forms = {needed: _OBJECT, "salt": _DIGEST}
+    if perhaps:
+        forms[perhaps] = _OBJECT_OR_NULL
+    check_form(record, forms, "opening.")
+    if record.keys() != forms.keys():
+        raise FieldError("opening", sorted(record), f"the keys {', '.join(forms)} alone")
+
+
+def check_counts(record: Mapping[str, Any]) -> None:
+    """The same of the opening of counts."""
+    check_form(record, {"counts": _NUMBERS, "salt": _DIGEST}, "opening.")
+    if len(record) != 2:
+        raise FieldError("opening", sorted(record), "the keys counts, salt alone")
 
 
 def check_form(record: Mapping[str, Any], forms: Mapping[str, _Form], prefix: str = "") -> None:

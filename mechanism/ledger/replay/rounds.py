@@ -1,18 +1,19 @@
 """A round from its models to its verdicts, and the model that the next one begins from."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
-from mechanism.canonical import canonical_bytes, parse_canonical
 from mechanism.evidence import KEPT_BROADCASTS, OF_MODEL_ALONE, EvidenceModel, Measurement, assess
 from mechanism.ledger import entries as events
 from mechanism.ledger.entry import Entry
-from mechanism.ledger.replay.comparing import Wrong, same, same_parts
-from mechanism.ledger.replay.forms import check_evidence
-from mechanism.ledger.replay.world import Task, World, moment
+from mechanism.ledger.replay.comparing import Wrong, alike, difference_of, same, same_parts
+from mechanism.ledger.replay.forms import check_opening, check_outcome
+from mechanism.ledger.replay.outcomes import check_in_clear, check_together
+from mechanism.ledger.replay.world import Computed, Task, World, moment
 from mechanism.lifecycle import State, check_quorum, needs_evidence
-from mechanism.settlement import PLAIN_DECIMAL, Assessment
+from mechanism.settlement import MICRO, PLAIN_DECIMAL, Assessment, Outcome, outcome_of
 from mechanism.unmeasured import as_claimed, missing
 
 
@@ -40,35 +41,54 @@ def closing(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
 
 
 def evidence(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
+    """The commitment to what a round's verdicts rest on; what its opening gives of them, where that is at hand."""
     task = world.task(body["task_id"])
-    if not needs_evidence(task.terms.rule.name):
-        raise Wrong(f"evidence under the rule {task.terms.rule.name}, which pays without")
+    current, name = task.round, task.terms.rule.name
+    if not needs_evidence(name):
+        raise Wrong(f"evidence under the rule {name}, which pays without")
     _check_closed(task, "evidence")
-    if not world.part(entry, task, "settlement", f"{task.id}/round/{task.round.number}/evidence"):
-        return
-    data = events.joined([str(one.body["data"]) for one in task.parts], str(body["sha256"]))
-    record = parse_canonical(data)
-    check_evidence(record)
-    same_parts(task.parts, events.evidence_parts(task.id, task.round.number, data))
-    task.parts.clear()
-    found = _assessed(world, task, record, data)
-    world.counts.degrees += sum(assessment.scored for assessment in found.values())
-    world.begin(task.id, "settlement", _verdicts(task, found), task.state_id(State.SCORED))
+    commitment = bytes.fromhex(body["commitment"])
+    shadows = {key: body[key] for key in events.SHADOW_FIGURES}
+    same(entry, events.evidence_as(task.id, current.number, commitment, shadows))
+    _check_shadows(world, task, shadows)
+    current.evidence = True
+    opening = world.opened(entry, commitment)
+    if opening is not None:
+        check_opening(opening, "model")
+        model = _model(task, shadows, opening["model"])
+        current.computed = _computed(world, task, model)
+    world.begin(task.id, "settlement", [], events.verdict_id(task.id, current.number, task.selected[0]))
 
 
 def verdict(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
-    """The first verdict of a round whose rule pays without evidence; all others are expected."""
+    """One on each of the selected, in id order."""
     task = world.task(body["task_id"])
+    current = task.round
     _check_closed(task, "a verdict")
-    if needs_evidence(task.terms.rule.name):
+    if needs_evidence(task.terms.rule.name) and not current.evidence:
         raise Wrong(
             f"a verdict without evidence; under the rule {task.terms.rule.name} every model in time is measured"
         )
-    found = {
-        name: as_claimed(name, sent.digest, task.claims[name].degree)
-        for name, sent in task.round.models.items()
-    }
-    world.begin_with(entry, task.id, "settlement", _verdicts(task, found), task.state_id(State.SCORED))
+    if len(current.verdicts) == len(task.selected):
+        raise Wrong("a verdict more than there are participants")
+    name, commitment = task.selected[len(current.verdicts)], bytes.fromhex(body["commitment"])
+    check_outcome(body["outcome"])
+    outcome = events.outcome_from_record(body["outcome"])
+    if outcome.participant_id != name:
+        raise Wrong(f"a verdict on {outcome.participant_id}; the next one is on {name}")
+    same(entry, events.verdict_as(task.id, current.number, outcome, commitment))
+    check_in_clear(task, outcome)
+    opening = world.opened(entry, commitment)
+    if opening is not None:
+        _check_opened(task, outcome, opening)
+    current.verdicts[name] = outcome
+    world.counts.verdicts += 1
+    if len(current.verdicts) < len(task.selected):
+        following = events.verdict_id(task.id, current.number, task.selected[len(current.verdicts)])
+    else:
+        check_together(task, current.verdicts)
+        following = task.state_id(State.SCORED)
+    world.begin(task.id, "settlement", [], following)
 
 
 def aggregation(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
@@ -96,64 +116,117 @@ def _check_closed(task: Task, what: str) -> None:
         raise Wrong(f"{what} in {task.state}; expected in TRAINING, once the round is closed")
 
 
-def _verdicts(task: Task, found: Mapping[str, Assessment]) -> list[Entry]:
-    """The verdicts on everyone selected."""
-    current = task.round
-    current.verdicts = {
-        name: found.get(name) or missing(name, task.claims[name].degree, current.failures.get(name))
-        for name in task.selected
-    }
-    return [events.verdict(task.id, current.number, a) for a in current.verdicts.values()]
+def _model(task: Task, shadows: Mapping[str, Any], record: Any) -> EvidenceModel:
+    """The opened evidence of a round, seen to be about it."""
+    model = EvidenceModel.from_record(record)
+    if not alike(model.record(), record):
+        raise Wrong("the evidence has fields that its form does not know")
+    if any(record[key] != shadows[key] for key in shadows):
+        raise Wrong("the opened evidence rests on other shadow models than the entry says")
+    _check_ground(task, model)
+    return model
 
 
-def _assessed(world: World, task: Task, record: Mapping[str, Any], data: bytes) -> dict[str, Assessment]:
-    """The verdicts that a round's evidence gives, once it is seen to be about this round's statements.
-
-    Args:
-        data: the record's canonical bytes.
-    """
-    model = EvidenceModel.from_record(record["model"])
-    measurements = [Measurement.from_record(item) for item in record["measurements"]]
-    measurements.sort(key=lambda m: m.participant_id)
-    if canonical_bytes({"model": model.record(), "measurements": [m.record() for m in measurements]}) != data:
-        raise Wrong("the evidence has fields that its form does not know, or is out of order")
-    _check_ground(world, task, model)
-    names = [m.participant_id for m in measurements]
-    if names != sorted(task.round.models):
-        differing = ", ".join(sorted(set(names) ^ task.round.models.keys())) or "one is measured twice"
-        raise Wrong(f"the evidence and the models in time are not of the same participants: {differing}")
-    for measurement in measurements:
-        _check_measured(task, measurement)
-    _check_copies(measurements)
+def _computed(world: World, task: Task, model: EvidenceModel) -> dict[str, Computed]:
+    """What a round's opened evidence gives of the models in time, as far as their measurements are opened."""
+    found = []
+    for name in sorted(task.round.models):
+        opening = world.openings.get(events.verdict_id(task.id, task.round.number, name))
+        record = None if opening is None else opening.get("measurement")
+        if record is not None:
+            found.append(_measurement(task, name, record))
     earlier = [digest.hex() for digest in task.starts[-KEPT_BROADCASTS:]]
-    return {assessment.participant_id: assessment for assessment in assess(model, measurements, earlier)}
+    if whole := len(found) == len(task.round.models):
+        _check_copies(found)
+        judged = list(assess(model, found, earlier))
+    else:  # a likeness to a model that is not here says nothing
+        judged = [one for measured in found for one in assess(model, [replace(measured, twins=())], earlier)]
+    world.counts.degrees += sum(assessment.scored for assessment in judged)
+    return {assessment.participant_id: Computed(assessment, whole) for assessment in judged}
 
 
-def _check_ground(world: World, task: Task, model: EvidenceModel) -> None:
-    """That what the submissions are measured against is this round's."""
+def _check_opened(task: Task, outcome: Outcome, opening: Mapping[str, Any]) -> None:
+    """That an opened assessment is what its ground gives, and the outcome in clear what the assessment gives."""
+    name, current = outcome.participant_id, task.round
+    check_opening(opening, "assessment", perhaps="measurement")
+    record = opening["assessment"]
+    assessment = events.assessment_from_record(record)
+    if not alike(events.assessment_record(assessment), record) or assessment.participant_id != name:
+        raise Wrong(f"the assessment of {name} has fields that its form does not know, or is of another")
+    claimed = task.claims[name].degree
+    if claimed is not None and assessment.claimed_degree != claimed:
+        raise Wrong(f"the assessment of {name} is about another claim than it signed")
+    sent, measured = current.models.get(name), opening["measurement"]
+    if (measured is not None) != (sent is not None and current.evidence):
+        raise Wrong(f"{name} is measured, and nothing is there to be measured, or the other way round")
+    if sent is None:
+        _same_assessment(assessment, missing(name, assessment.claimed_degree, current.failures.get(name)))
+    elif not current.evidence:
+        _same_assessment(assessment, as_claimed(name, sent.digest, assessment.claimed_degree))
+    elif name in current.computed:
+        computed = current.computed[name]
+        if computed.whole:
+            _same_assessment(assessment, computed.assessment)
+        else:
+            _same_assessment(_alone(assessment), _alone(computed.assessment))
+    else:
+        _measurement(task, name, measured)
+    made = events.outcome_record(outcome_of(task.terms, assessment))
+    if text := difference_of(events.outcome_record(outcome), made):
+        raise Wrong(f"the outcome is not the one of the opened assessment: {text}")
+    current.assessments[name] = assessment
+
+
+def _same_assessment(found: Assessment, expected: Assessment) -> None:
+    one, other = events.assessment_record(found), events.assessment_record(expected)
+    if text := difference_of(one, other):
+        raise Wrong(f"the opened assessment is not what the evidence gives: {text}")
+
+
+def _alone(assessment: Assessment) -> Assessment:
+    """Without what it says of samples in common with others, who are not known."""
+    verdicts = tuple(verdict for verdict in assessment.verdicts if verdict.screen != "overlap")
+    return replace(assessment, cluster=None, holders_micro=MICRO, verdicts=verdicts)
+
+
+def _check_shadows(world: World, task: Task, shadows: Mapping[str, Any]) -> None:
+    """That the shadow models which the evidence rests on can be this round's."""
     start = task.round.start
+    if shadows["shadows"] < 1 or not 0 <= shadows["carried"] <= task.shadows:
+        raise Wrong(
+            f"the evidence rests on {shadows['shadows']} shadow models and carries over {shadows['carried']}; the "
+            f"rounds before had {task.shadows}"
+        )
+    if world.shadows.setdefault(shadows["shadows_sha256"], start) != start:
+        raise Wrong("the evidence rests on the shadow models of a round that began from another model")
+    task.shadows += shadows["shadows"]
+
+
+def _check_ground(task: Task, model: EvidenceModel) -> None:
+    """That what the submissions are measured against is this round's."""
     if model.round != task.round.number:
         raise Wrong(f"the evidence is of round {model.round}")
     if model.degree.reference != task.terms.reference:
         raise Wrong("the evidence is against another reference distribution than the terms'")
     if model.validation_sha256 != task.terms.validation_commitment.hex():
         raise Wrong("the evidence was measured on another validation set than the terms commit to")
-    if model.start_sha256 != start.hex():
+    if model.start_sha256 != task.round.start.hex():
         raise Wrong("the evidence is about another model than the one that the round began from")
-    if world.shadows.setdefault(model.shadows_sha256, start) != start:
-        raise Wrong("the evidence rests on the shadow models of a round that began from another model")
-    if model.carried > task.shadows:
-        raise Wrong(
-            f"the evidence carries over {model.carried} shadow models; the rounds before had {task.shadows}"
-        )
-    task.shadows += model.shadows
 
 
-def _check_measured(task: Task, measurement: Measurement) -> None:
-    """That a measurement is of what its participant signed."""
-    name = measurement.participant_id
-    sent = task.round.models[name]
-    stated = sent.digest.hex(), task.claims[name].degree, sent.samples
+def _measurement(task: Task, name: str, record: Any) -> Measurement:
+    """An opened measurement, seen to be of what its participant signed, as far as that is opened."""
+    measurement = Measurement.from_record(record)
+    if not alike(measurement.record(), record):
+        raise Wrong(f"the measurement of {name} has fields that its form does not know")
+    if measurement.participant_id != name:
+        raise Wrong(f"the measurement of {name} is of {measurement.participant_id}")
+    sent, claimed = task.round.models[name], task.claims[name].degree
+    stated = (
+        sent.digest.hex(),
+        measurement.claimed_degree if claimed is None else claimed,
+        measurement.samples if sent.samples is None else sent.samples,
+    )
     if (measurement.model_sha256, measurement.claimed_degree, measurement.samples) != stated:
         raise Wrong(f"the evidence on {name} is about another model, claim or sample count than it signed")
     if measurement.order != sent.sequence:
@@ -161,6 +234,7 @@ def _check_measured(task: Task, measurement: Measurement) -> None:
             f"the evidence gives the model of {name} the place {measurement.order} in the order of commitments; "
             f"its entry says {sent.sequence}"
         )
+    return measurement
 
 
 def _check_copies(measurements: Sequence[Measurement]) -> None:
@@ -176,10 +250,10 @@ def _check_copies(measurements: Sequence[Measurement]) -> None:
         twins = [name for name, _ in m.twins]
         if len(set(twins)) != len(twins) or not names - {m.participant_id} >= set(twins):
             raise Wrong(f"the twins of {m.participant_id} are not others whose models came in time")
-        for other, alike in m.twins:
-            if likeness.get(other, {}).get(m.participant_id) != alike:
+        for other, like in m.twins:
+            if likeness.get(other, {}).get(m.participant_id) != like:
                 raise Wrong(
-                    f"{m.participant_id} is as like {other} as {alike}, which does not say the same of it"
+                    f"{m.participant_id} is as like {other} as {like}, which does not say the same of it"
                 )
 
 

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-from mechanism.degree import noniid_degree
 from mechanism.ledger import entries as events
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.replay.comparing import Wrong, same
@@ -11,7 +10,7 @@ from mechanism.ledger.replay.keys import check_signature, check_standing
 from mechanism.ledger.replay.world import Claim, Model, Task, World
 from mechanism.lifecycle import State
 from mechanism.peers import share_fits
-from mechanism.statements import ClaimStatement, ModelStatement
+from mechanism.statements import ClaimOpening, ClaimStatement, ModelOpening, ModelStatement
 from mechanism.terms import identifier
 
 
@@ -19,7 +18,7 @@ def claim(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
     statement = ClaimStatement.from_record(body["statement"])
     task = world.task(statement.task_id)
     signature = bytes.fromhex(body["signature"])
-    same(entry, events.claim(statement, signature, world.key_history))
+    same(entry, events.claim(statement, signature, keys=world.key_history))
     name = statement.participant_id
     if task.state is not State.EFFORT:
         raise Wrong(f"a claim in {task.state}; claims are taken in EFFORT")
@@ -27,15 +26,12 @@ def claim(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
         raise Wrong(f"{name} has claimed before")
     if len(task.claims) >= task.terms.schedule.capacity:
         raise Wrong(f"all {task.terms.schedule.capacity} places of the task are taken")
-    if statement.counts is not None:
-        degree = noniid_degree(statement.counts, task.terms.reference)
-        if degree != statement.degree:
-            raise Wrong(f"{name} claims {statement.degree} with open counts, which give {degree}")
     _check_statement(task, statement)
     check_signature(world, statement, signature)
+    opening = world.opened(entry, statement.commitment)
     task.claims[name] = Claim(
-        degree=statement.degree,
-        commitment=statement.counts_commitment,
+        degree=None if opening is None else ClaimOpening.from_record(opening).degree,
+        counts_commitment=statement.counts_commitment,
         nonce=statement.nonce,
         draw_head=statement.draw_head,
         share=statement.draw_head,
@@ -46,7 +42,7 @@ def model(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
     statement = ModelStatement.from_record(body["statement"])
     task = world.task(statement.task_id)
     signature, sequence, late = bytes.fromhex(body["signature"]), body["sequence"], body["late"]
-    same(entry, events.model(statement, signature, sequence, late, world.key_history))
+    same(entry, events.model(statement, signature, sequence, late, keys=world.key_history))
     name, number, most = statement.participant_id, statement.round, task.terms.contract.max_bytes
     if name not in task.chosen:
         raise Wrong(f"{name} was not selected to train")
@@ -66,6 +62,8 @@ def model(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
     _check_statement(task, statement)
     check_signature(world, statement, signature)
     _check_share(task.claims[name], name, number, statement.draw_share)
+    opening = world.opened(entry, statement.commitment)
+    samples = None if opening is None else ModelOpening.from_record(opening).samples
     task.delivered.add((number, name))
     task.sequences.add(sequence)
     in_time = task.collecting and number == task.round.number
@@ -76,9 +74,7 @@ def model(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
             else "a model outside its round's training, or after its closing, that is not marked late"
         )
     if in_time:
-        task.round.models[name] = Model(
-            statement.model_sha256, statement.samples, sequence, statement.draw_share
-        )
+        task.round.models[name] = Model(statement.model_sha256, samples, sequence, statement.draw_share)
 
 
 def failure(world: World, entry: Entry, body: Mapping[str, Any]) -> None:

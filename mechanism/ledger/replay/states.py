@@ -7,7 +7,7 @@ from mechanism.dispute import disputes_possible
 from mechanism.ledger import entries as events
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.replay.comparing import Wrong, same, same_parts
-from mechanism.ledger.replay.money import check_fresh_seed, left_to_end
+from mechanism.ledger.replay.money import check_fresh_seed, first_of_end
 from mechanism.ledger.replay.payouts import check_price
 from mechanism.ledger.replay.world import Round, Task, World, moment
 from mechanism.lifecycle import State, check_step
@@ -81,8 +81,8 @@ def transition(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
     alone = world.transaction is None
     if alone and state in _RESTS_ON:
         raise Wrong(f"{state} is entered without {_RESTS_ON[state]}")
-    if alone and state.final and (left := left_to_end(world, task)):
-        raise Wrong(f"{state} is entered before the task has ended: {left[0].id} is missing")
+    if alone and state.final and (left := first_of_end(world, task)):
+        raise Wrong(f"{state} is entered before the task has ended: {left} is missing")
     _check_not_cut_short(task, state, waited)
     world.transaction = None
     task.state, task.at = state, moment(at)
@@ -125,11 +125,7 @@ def _check_not_cut_short(task: Task, state: State, waited: float) -> None:
             f"SELECTED is entered after {waited} of {schedule.effort_seconds} seconds, with {places} of "
             f"{schedule.capacity} places taken"
         )
-    if (
-        state is State.CLOSED
-        and waited < schedule.dispute_seconds
-        and disputes_possible(task.terms, task.private)
-    ):
+    if state is State.CLOSED and waited < schedule.dispute_seconds and disputes_possible(task.terms):
         raise Wrong(
             f"CLOSED is entered after {waited} of the {schedule.dispute_seconds} seconds for disputes"
         )

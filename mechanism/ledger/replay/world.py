@@ -11,15 +11,17 @@ from typing import Any, NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from mechanism.canonical import canonical_digest
 from mechanism.ledger import entries as events
 from mechanism.ledger.accounts import Book
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.key_history import NO_KEYS
+from mechanism.ledger.openings import KINDS
 from mechanism.ledger.replay.comparing import Wrong, same
 from mechanism.lifecycle import State
 from mechanism.peers import Meetings
 from mechanism.price import Price
-from mechanism.settlement import Assessment
+from mechanism.settlement import Assessment, Outcome
 from mechanism.terms import Terms
 
 #: A time, in the one form that it has.
@@ -31,12 +33,13 @@ class Claim:
     """An effort claim.
 
     Attributes:
+        degree: as claimed; None where the claim is not opened.
         share, share_round: the last draw share that was checked, and its round: what the next one is checked
             against, in few steps.
     """
 
-    degree: Fraction
-    commitment: bytes
+    degree: Fraction | None
+    counts_commitment: bytes
     nonce: bytes
     draw_head: bytes
     share: bytes
@@ -44,21 +47,46 @@ class Claim:
 
 
 class Model(NamedTuple):
-    """A model in time."""
+    """A model in time; `samples` is None where they are not opened."""
 
     digest: bytes
-    samples: int
+    samples: int | None
     sequence: int
     share: bytes
 
 
+class Computed(NamedTuple):
+    """What opened evidence gives of one model.
+
+    Attributes:
+        whole: all measurements of the round are opened; else what it has in common with others is not known.
+    """
+
+    assessment: Assessment
+    whole: bool
+
+
 @dataclass(slots=True)
 class Disputable:
-    """What a dispute of one participant about one settled round rests on."""
+    """What a dispute of one participant about one settled round rests on; without `subject` it is not opened."""
 
-    subject: Assessment
-    peers: list[Assessment]
+    subject: Assessment | None
+    peers: list[Outcome]
     paid_micro: int
+
+
+@dataclass(slots=True)
+class Awarding:
+    """The awards of one round.
+
+    Attributes:
+        left_micro: of their total, not awarded yet.
+        waiting: who may still have one, in id order, with what their disputes rest on.
+    """
+
+    number: int
+    left_micro: int
+    waiting: dict[str, Disputable]
 
 
 @dataclass(slots=True)
@@ -69,7 +97,9 @@ class Round:
         start: digest of the model that it begins from.
         models: those in time; failures: what participants said, by name.
         closed: whether both are complete.
-        verdicts: once they are computed; result: the model that the next round begins from.
+        evidence: whether its entry is there; computed: what its openings give, as far as they are at hand.
+        verdicts: those so far; assessments: those of them that are opened.
+        result: the model that the next round begins from.
     """
 
     number: int
@@ -77,7 +107,10 @@ class Round:
     models: dict[str, Model] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     closed: bool = False
-    verdicts: dict[str, Assessment] = field(default_factory=dict)
+    evidence: bool = False
+    computed: dict[str, Computed] = field(default_factory=dict)
+    verdicts: dict[str, Outcome] = field(default_factory=dict)
+    assessments: dict[str, Assessment] = field(default_factory=dict)
     result: bytes = b""
 
 
@@ -91,13 +124,14 @@ class Task:
         starts: digests of the models that the rounds before it began from, in order.
         floors: of every round so far, the latest commitment among the models in time of the rounds before.
         shadows: that were trained for the rounds so far.
-        parts: of a selection, a closing or evidence that is not complete.
+        parts: of a selection or a closing that is not complete.
         at: when it entered its state, or closed its round; seconds since the epoch.
         delivered: (round, participant) of every model, late ones included.
         sequences: places of commitments that are taken.
         unresolved: rounds whose reservation is neither settled nor refunded.
         server_state: digest of the state of the server's optimiser; None where it has none, or none yet.
-        disputes: those who have opened their counts; kept: what they rest on, by round.
+        disputes: those who have opened their counts; kept: what they rest on, by round, until their awards begin.
+        awarding: the round whose awards are being read, where one is.
         meetings: who has been scored against whom.
     """
 
@@ -120,16 +154,12 @@ class Task:
     server_state: bytes | None = None
     disputes: set[str] = field(default_factory=set)
     kept: dict[int, dict[str, Disputable]] = field(default_factory=dict)
+    awarding: Awarding | None = None
     meetings: Meetings = field(default_factory=Meetings)
 
     @property
     def id(self) -> str:
         return self.terms.task_id
-
-    @property
-    def private(self) -> list[str]:
-        """The selected who committed to their counts."""
-        return [name for name in self.selected if self.claims[name].commitment]
 
     @property
     def collecting(self) -> bool:
@@ -190,7 +220,13 @@ class Transaction:
 
 @dataclass(slots=True)
 class Counts:
-    """What was checked."""
+    """What was checked.
+
+    Attributes:
+        commitments: how many entries commit to an opening, by kind; opened: of how many it was at hand, and is right.
+        degrees: verified degrees that the opened evidence gives; reviews: awards of disputes, of which `reviewed` were
+            computed again.
+    """
 
     entries: int = 0
     tasks: int = 0
@@ -200,6 +236,16 @@ class Counts:
     settlements: int = 0
     payments: int = 0
     paid_micro: int = 0
+    reviews: int = 0
+    reviewed: int = 0
+    commitments: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+    opened: dict[str, int] = field(default_factory=lambda: dict.fromkeys(KINDS, 0))
+
+    @property
+    def unchecked(self) -> dict[str, int]:
+        """Entries whose openings were not at hand, by kind, where there are any."""
+        left = {kind: self.commitments[kind] - self.opened[kind] for kind in KINDS}
+        return {kind: count for kind, count in left.items() if count}
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,6 +263,7 @@ class World:
 
     Attributes:
         check_signatures: whether the signatures of statements are checked.
+        openings: those that are at hand, by entry id; the ones that are met are taken out.
         tasks: those that have not ended; ended: the names of the others.
         pieces: parts of terms that are not whole yet; they are published in one transaction.
         transaction: the one that is not complete.
@@ -233,6 +280,7 @@ class World:
     """
 
     check_signatures: bool = True
+    openings: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     book: Book = field(default_factory=Book)
     counts: Counts = field(default_factory=Counts)
     tasks: dict[str, Task] = field(default_factory=dict)
@@ -290,16 +338,23 @@ class World:
             self.begin(task.id, what, [], f"{prefix}/{part + 1}")
         return bool(part == parts)
 
+    def opened(self, entry: Entry, commitment: bytes) -> Mapping[str, Any] | None:
+        """The opening of an entry, once it is seen to be the one that the entry commits to; None where it is not at
+        hand."""
+        self.counts.commitments[entry.kind] += 1
+        opening = self.openings.pop(entry.id, None)
+        if opening is None:
+            return None
+        if canonical_digest(opening) != commitment:
+            raise Wrong(f"its opening is not the one that it commits to by {commitment.hex()}")
+        self.counts.opened[entry.kind] += 1
+        return opening
+
     def count(self, entry: Entry) -> None:
         """Counts a computed entry."""
-        counts, body = self.counts, entry.body
-        if entry.kind == "verdict":
-            counts.verdicts += 1
-        elif entry.kind == "payment":
-            counts.payments += 1
-            counts.paid_micro += int(str(body["paid_micro"]))
-        elif entry.kind == "award":
-            counts.paid_micro += int(str(body["award_micro"]))
+        if entry.kind == "payment":
+            self.counts.payments += 1
+            self.counts.paid_micro += int(str(entry.body["paid_micro"]))
 
 
 def moment(at: str) -> int:

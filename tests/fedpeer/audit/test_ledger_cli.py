@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -31,10 +32,11 @@ from mechanism.ledger.appending import Ledger
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import LedgerError
 from mechanism.ledger.note import COSIGNATURE_V1, Checkpoint, Note, SigningKey, VerificationKey
+from mechanism.ledger.openings import Openings
 from mechanism.ledger.verify import verify_ledger
 from tests import ledger_samples as samples
 from tests.backends import scratch_url
-from tests.memory_source import KEY
+from tests.memory_source import KEY, own
 
 VKEY = str(KEY.verification_key)
 STEPS = list(samples.transactions(samples.terms(rounds=2, capacity=4), samples.names(4), {2: "p001"}))
@@ -80,11 +82,54 @@ def test_verify_says_what_it_checked(folder: Path, source: str) -> None:
     record = json.loads(call("verify", folder / source, "--json").stdout)
     assert record["verified"] is True
     assert record["key_pinned"] is False
-    assert record["checked"]["degrees"] == 8
+    assert record["level"] == "public"
+    assert record["checked"]["degrees"] == 0
+    assert record["unchecked"] == {"claim": 4, "model": 8, "evidence": 2, "verdict": 8}
     assert (
         record["balances"]["escrow:task"]["debits_posted"]
         == PAID + record["balances"]["rounding"]["credits_posted"]
     )
+
+
+def test_each_level_says_what_it_saw_and_what_it_did_not(folder: Path, tmp_path: Path) -> None:
+    everything = Openings(None, samples.openings_of(entry for step in STEPS for entry in step))
+    mine = own(everything, "p002")
+    for given, name in ((everything, "all.jsonl"), (mine, "mine.jsonl")):
+        (tmp_path / name).write_bytes(b"".join(line + b"\n" for line in given.lines()))
+    done = call("verify", folder / "l.jsonl")
+    assert (
+        "checked as public: 0 openings checked; unchecked: claimed degrees (4), numbers of samples (8)"
+        in done.output
+    )
+    done = call("verify", folder / "l.jsonl", "--openings", tmp_path / "mine.jsonl")
+    assert done.exit_code == 0, done.output
+    assert "checked as participant p002: 7 openings checked; unchecked: claimed degrees (3)" in done.output
+    assert ", 2 degrees recomputed from evidence" in done.output
+    done = call("verify", folder / "l.jsonl", "--openings", tmp_path / "all.jsonl")
+    assert done.exit_code == 0, done.output
+    assert "checked as auditor: 22 openings checked, nothing left unchecked" in done.output
+    done = call("verify", folder / "l.jsonl", "--openings", tmp_path)
+    assert done.exit_code == 1
+    assert "the openings are of all, p002" in done.output
+
+
+def test_an_opening_that_is_not_the_committed_one_is_named(folder: Path, tmp_path: Path) -> None:
+    name, kept = "task/round/1/verdict/p002", samples.openings_of(entry for step in STEPS for entry in step)
+    path = tmp_path / "openings.jsonl"
+
+    def verified(openings: dict[str, Any]) -> str:
+        path.write_bytes(b"".join(line + b"\n" for line in Openings(None, openings).lines()))
+        done = call("verify", folder / "l.jsonl", "--openings", path)
+        assert done.exit_code == 1
+        return done.output
+
+    assert f"({name}): its opening is not the one that it commits to" in verified(
+        {**kept, name: {**kept[name], "salt": "00" * 32}}
+    )
+    stranger = "task/round/3/verdict/p002"
+    assert f"opening of {stranger}: the ledger has no entry" in verified({**kept, stranger: kept[name]})
+    path.write_bytes(path.read_bytes() * 2)
+    assert "of the openings has other keys" in call("verify", folder / "l.jsonl", "--openings", path).output
 
 
 def test_a_folder_that_holds_the_ledger_beside_other_things_verifies(folder: Path, tmp_path: Path) -> None:

@@ -15,12 +15,12 @@ from mechanism.errors import FieldError
 from mechanism.evidence import EvidenceModel, Measurement, assess
 from mechanism.ledger import entries
 from mechanism.ledger.entry import Entry
-from mechanism.ledger.verify import Report, verify_ledger
+from mechanism.ledger.verify import Report
 from mechanism.peers import Meetings, draw_head
 from mechanism.settlement import MICRO, Assessment, peer_payment
-from mechanism.statements import ClaimStatement, commit_counts, sign_statement
+from mechanism.statements import ClaimOpening, ClaimStatement, commit_counts, sign_statement
 from tests import ledger_samples as samples
-from tests.memory_source import KEY, MemorySource
+from tests.memory_source import MemorySource, audited
 
 PEOPLE = samples.names(4)
 PLAIN = samples.terms(rounds=2)
@@ -33,20 +33,19 @@ CLAIMED = {name: samples.degree(name) for name in PEOPLE} | {"p003": Fraction(28
 
 
 def claim(name: str) -> Entry:
-    counts = PRIVATE.get(name)
+    counts = PRIVATE.get(name) or (5 + int(name[1:]), 5 - int(name[1:]))
+    opening = ClaimOpening(Decimal("0.5"), CLAIMED[name], samples.salt(name))
     statement = ClaimStatement(
         f"claim-{name}",
         "task",
         TERMS.digest,
         name,
-        Decimal("0.5"),
-        CLAIMED[name],
-        None if counts else (5 + int(name[1:]), 5 - int(name[1:])),
-        commit_counts(counts, SALT) if counts else b"",
+        opening.digest,
+        commit_counts(counts, SALT),
         draw_head(samples.share_secret(TERMS, name), 2),
         samples.NONCE,
     )
-    return entries.claim(statement, sign_statement(statement, samples.private_key(name)))
+    return entries.claim(statement, sign_statement(statement, samples.private_key(name)), opening)
 
 
 def begun() -> list[Entry]:
@@ -94,7 +93,7 @@ def awards(
 
 def opened(name: str, round_: int = 1) -> Entry:
     """A dispute, as soon as a round is settled."""
-    return entries.dispute("task", name, PRIVATE[name], SALT, samples.at(2 * round_ + 1))
+    return entries.dispute("task", name, samples.at(2 * round_ + 1), PRIVATE[name], SALT)
 
 
 def whole(*disputed: str, late: bool = False) -> list[Entry]:
@@ -122,7 +121,7 @@ def whole(*disputed: str, late: bool = False) -> list[Entry]:
 
 
 def verify(ledger: list[Entry | bytes]) -> Report:
-    return verify_ledger(MemorySource(ledger), KEY.verification_key)
+    return audited(MemorySource(ledger))
 
 
 def refused(ledger: list[Entry | bytes], words: str) -> None:
@@ -188,13 +187,14 @@ def test_a_cancelled_task_pays_its_disputes() -> None:
     ledger = [*begun(), *samples.training(TERMS, 1, PEOPLE), *first, opened("p003"), *ended]
     assert verify([*ledger]).verified
     kept = [e for e in ledger if e.kind not in ("awards", "award")]
-    refused([*kept], "expected the awards")
+    refused([*kept], "begins with the task/round/1/awards")
 
 
-def test_a_task_of_open_counts_keeps_nothing_back() -> None:
-    assert not disputes_possible(TERMS, [])
-    assert not disputes_possible(PLAIN, ["p003"])
-    assert not disputes_possible(replace(TERMS, rule=replace(TERMS.rule, name="paper")), ["p003"])
+def test_a_task_without_time_for_disputes_or_of_another_rule_keeps_nothing_back() -> None:
+    assert disputes_possible(TERMS)
+    assert disputes_possible(replace(TERMS, schedule=replace(TERMS.schedule, dispute_seconds=1)))
+    assert not disputes_possible(PLAIN)
+    assert not disputes_possible(replace(TERMS, rule=replace(TERMS.rule, name="paper")))
     assert PLAIN.digest == samples.terms(rounds=2).digest
 
 
@@ -206,14 +206,24 @@ def test_an_award_of_another_amount_is_found() -> None:
         record["body"]["award_micro"] += 1
         record["transfers"][0]["micro"] += 1
 
-    refused(edited(whole("p003"), "award", more), "award_micro")
+    refused(edited(whole("p003"), "award", more), "are left of the round's awards")
+
+    def another(record: Any) -> None:
+        record["body"]["total_micro"] += 1
+        record["transfers"][0]["micro"] += 1
+
+    both = edited(whole("p003"), "awards", another)
+    place = next(i for i, item in enumerate(both) if isinstance(item, bytes)) + 1
+    changed: Any = orjson.loads(both[place].data)  # type: ignore[union-attr]
+    more(changed)
+    refused([*both[:place], canonical_bytes(changed), *both[place + 1 :]], "its dispute gives")
 
 
 def test_an_award_that_is_left_out_or_made_up_is_found() -> None:
     ledger = whole("p003")
-    refused([e for e in ledger if e.kind != "award"], "expected the award")
-    refused([e for e in ledger if e.kind != "dispute"], "total_micro")
-    refused([e for e in ledger if e.kind not in ("award", "awards")], "expected the awards")
+    refused([e for e in ledger if e.kind != "award"], "award/p003 here")
+    refused([e for e in ledger if e.kind != "dispute"], "go to nobody")
+    refused([e for e in ledger if e.kind not in ("award", "awards")], "begins with the task/round/1/awards")
 
 
 def test_a_settlement_that_keeps_nothing_back_is_found() -> None:
@@ -224,7 +234,7 @@ def test_a_settlement_that_keeps_nothing_back_is_found() -> None:
 def test_counts_are_opened_once_and_in_time() -> None:
     ledger = whole("p003")
     place = next(i for i, e in enumerate(ledger) if e.kind == "dispute")
-    refused([*ledger[: place + 1], ledger[place], *ledger[place + 1 :]], "has opened them before")
+    refused([*ledger[: place + 1], ledger[place], *ledger[place + 1 :]], "has opened its counts before")
     early = next(i for i, e in enumerate(ledger) if e.kind == "evidence")
     refused([*ledger[:early], ledger[place], *ledger[early:]], "before a settlement")
     end = max(i for i, e in enumerate(ledger) if e.kind == "award") + 1
@@ -235,10 +245,9 @@ def test_other_counts_than_those_claimed_are_refused() -> None:
     ledger = whole("p003")
     place, after = next(i for i, e in enumerate(ledger) if e.kind == "dispute"), samples.at(3)
     for entry, words in (
-        (entries.dispute("task", "p003", (22, 78), SALT, after), "that the claim committed to"),
-        (entries.dispute("task", "p003", (78, 22), bytes(32), after), "that the claim committed to"),
-        (entries.dispute("task", "p000", (5, 5), SALT, after), "no private counts to open"),
-        (entries.dispute("task", "nobody", (5, 5), SALT, after), "no private counts to open"),
+        (entries.dispute("task", "p003", after, (22, 78), SALT), "not the one that it commits to"),
+        (entries.dispute("task", "p003", after, (78, 22), bytes(32)), "not the one that it commits to"),
+        (entries.dispute("task", "nobody", after, (5, 5), SALT), "was not selected"),
     ):
         refused([*ledger[:place], entry, *ledger[place + 1 :]], words)
 
@@ -318,12 +327,6 @@ def test_what_was_not_measured_bears_nothing_out(missing: str) -> None:
     found = review(TERMS, replace(SUBJECT, **{missing: None}), [PEER], 0)
     assert (found.agreed, found.award_micro) == (False, 0)
     assert "No model of this round was scored" in found.explanation
-
-
-def test_disputes_need_private_counts_a_window_and_the_rule() -> None:
-    assert disputes_possible(TERMS, ["p003"])
-    one_second = replace(TERMS, schedule=replace(TERMS.schedule, dispute_seconds=1))
-    assert disputes_possible(one_second, {"p003"})
 
 
 def test_an_opening_that_does_not_hold_names_what_was_expected() -> None:

@@ -15,12 +15,12 @@ from mechanism.evidence import EvidenceModel, Measurement, assess
 from mechanism.ledger import entries
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.replay import Replay, ReplayError
-from mechanism.ledger.verify import Report, verify_ledger
+from mechanism.ledger.verify import Report
 from mechanism.peers import Draw, Meetings, draw_share, round_seed
 from mechanism.settlement import Assessment
 from mechanism.unmeasured import missing
 from tests import ledger_samples as samples
-from tests.memory_source import KEY, MemorySource
+from tests.memory_source import MemorySource, audited
 
 PEOPLE = samples.names(6)
 #: Those that the coordinator speaks for, key and all.
@@ -30,7 +30,7 @@ TERMS = samples.terms(rounds=ROUNDS, capacity=6, stake_micro=0)
 
 
 def verify(ledger: Sequence[Entry]) -> Report:
-    return verify_ledger(MemorySource([*ledger]), KEY.verification_key)
+    return audited(MemorySource([*ledger]))
 
 
 def refused(ledger: Sequence[Entry], index: int, *words: str) -> None:

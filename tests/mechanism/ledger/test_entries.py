@@ -100,17 +100,18 @@ def test_an_id_without_form_is_refused(entry_id: str) -> None:
         _ = Entry(entry_id, "x", {}).data
 
 
-def test_long_lists_and_evidence_are_cut_into_parts_that_fit() -> None:
+def test_long_lists_are_cut_into_parts_that_fit_and_evidence_is_not_in_the_log() -> None:
     names = [f"{i:04d}{'x' * 59}" for i in range(2000)]
     selection = entries.selection_entries("task", names)
     assert len(selection) > 1
     assert [name for entry in selection for name in entry.body["participants"]] == names  # type: ignore[union-attr]
-    record: Any = {"model": {"x": "y" * 200_000}, "measurements": []}
-    parts = entries.evidence_entries("task", 1, record)
-    assert [entry.body["part"] for entry in parts] == list(range(1, len(parts) + 1))
-    assert {entry.body["sha256"] for entry in parts} == {canonical_digest(record).hex()}
-    for entry in (*selection, *parts):
+    for entry in selection:
         assert len(entry.data) < 65_536
+    model: Any = {"x": "y" * 200_000, "shadows_sha256": "ab" * 32, "shadows": 1, "carried": 0}
+    evidence = entries.evidence("task", 1, model, bytes(range(32)))
+    assert evidence.opening == {"model": model, "salt": bytes(range(32)).hex()}
+    assert evidence.body["commitment"] == canonical_digest(evidence.opening).hex()
+    assert len(evidence.data) < 400
 
 
 def test_a_list_is_cut_where_it_no_longer_fits_a_part(monkeypatch: pytest.MonkeyPatch) -> None:

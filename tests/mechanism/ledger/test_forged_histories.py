@@ -2,17 +2,16 @@
 
 import pytest
 
-from mechanism.ledger.verify import verify_ledger
 from tests.ledger_forgeries import FORGERIES, Forgery, cases_of, digest_of
 from tests.ledger_histories import SHAPES, played
-from tests.memory_source import KEY, MemorySource
+from tests.memory_source import MemorySource, audited
 
 
 @pytest.mark.parametrize("forged", FORGERIES, ids=lambda one: one.name)
 def test_what_cannot_have_happened_is_refused_and_named(forged: Forgery) -> None:
     accepted, unnamed = [], []
     for label, ledger in cases_of(forged):
-        report = verify_ledger(MemorySource(ledger), KEY.verification_key)
+        report = audited(MemorySource(ledger))
         if report.verified:
             accepted.append(label)
         elif not any(word in report.problems[0].message for word in forged.words):

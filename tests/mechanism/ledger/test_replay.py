@@ -12,8 +12,9 @@ from mechanism.errors import FieldError
 from mechanism.ledger import entries
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.key_history import NO_KEYS, extended, held_keys, key_event
+from mechanism.ledger.openings import Openings
 from mechanism.ledger.replay import Replay, ReplayError
-from mechanism.ledger.replay.forms import check_body, check_evidence
+from mechanism.ledger.replay.forms import check_body, check_counts, check_opening
 from mechanism.ledger.verify import Known, Report, verify_ledger
 from mechanism.peers import draw_share, round_seed
 from mechanism.statements import ModelStatement, sign_statement
@@ -27,7 +28,11 @@ LEDGER = [entry for step in samples.transactions(TERMS, PEOPLE, {2: "p001"}) for
 
 
 def verify(ledger: list[Entry | bytes], known: str | None = None) -> Report:
-    return verify_ledger(MemorySource(ledger), KEY.verification_key, known)
+    """With the openings of what stands in it under the ids of `LEDGER`."""
+    source, known_ones = MemorySource(ledger), samples.openings_of(LEDGER)
+    ids = {orjson.loads(item)["id"] for item in ledger if isinstance(item, bytes)}
+    openings = {**{id_: known_ones[id_] for id_ in ids & known_ones.keys()}, **source.openings.by_id}
+    return verify_ledger(source, KEY.verification_key, known, openings=Openings(None, openings))
 
 
 def refused(ledger: list[Entry | bytes], *words: str) -> Report:
@@ -107,27 +112,32 @@ LIES: dict[str, tuple[int, Callable[[Any], None], str]] = {
     "a seed of its choice": (where("seed"), lambda r: r["body"].update(seed="ab" * 32), "seed"),
     "a better degree": (
         where("verdict"),
-        lambda r: r["body"]["assessment"].update(verified_micro=100_001),
+        lambda r: r["body"]["outcome"].update(verified_micro=100_001),
         "verified_micro is 100001",
     ),
-    "another claim than the signed one": (
+    "another penalty": (
         where("verdict"),
-        lambda r: r["body"]["assessment"].update(claimed_degree="1/7"),
-        "1/7",
+        lambda r: r["body"]["outcome"].update(penalty_micro=7),
+        "penalty_micro is 7",
+    ),
+    "another commitment": (
+        where("verdict"),
+        lambda r: r["body"].update(commitment="ab" * 32),
+        "not the one that it commits to",
     ),
     "a verdict on another model": (
         where("verdict"),
-        lambda r: r["body"]["assessment"].update(model_sha256="cd" * 32),
-        "cdcd",
+        lambda r: r["body"]["outcome"].update(model_sha256="cd" * 32),
+        "another model than it sent",
     ),
     "a changed claim": (
         where("claim"),
-        lambda r: r["body"]["statement"].update(effort="0.25"),
+        lambda r: r["body"]["statement"].update(commitment="ab" * 32),
         "not signed by a key of",
     ),
     "a changed model": (
         where("model"),
-        lambda r: r["body"]["statement"].update(samples=11),
+        lambda r: r["body"]["statement"].update(commitment="ab" * 32),
         "not signed by a key of",
     ),
     "a claim to other terms": (
@@ -158,12 +168,16 @@ LIES: dict[str, tuple[int, Callable[[Any], None], str]] = {
     ),
     "an unknown kind": (where("aggregation"), lambda r: r.update(kind="gift"), "'gift'"),
     "an unknown version": (where("aggregation"), lambda r: r.update(v=2), "version 2"),
-    "evidence that does not fit its digest": (
+    "evidence of another commitment": (
         where("evidence"),
-        lambda r: r["body"].update(sha256="ab" * 32),
-        "sha256",
+        lambda r: r["body"].update(commitment="ab" * 32),
+        "not the one that it commits to",
     ),
-    "evidence that is not a base64": (where("evidence"), lambda r: r["body"].update(data="A"), "base64"),
+    "evidence from other shadows": (
+        where("evidence"),
+        lambda r: r["body"].update(shadows=7),
+        "shadow models",
+    ),
 }
 
 
@@ -210,7 +224,7 @@ def test_no_field_of_any_entry_can_change_though_it_is_signed() -> None:
     seen = 0
     for index, entry in enumerate(LEDGER):
         for path, other in mutations(orjson.loads(entry.data)):
-            if set(path) & set(FREE) or path[-2:] == ("body", "data"):
+            if set(path) & set(FREE):
                 continue
             if entry.kind == "aggregation" and path[-1] in ("model_sha256", "accuracy", "loss"):
                 continue
@@ -224,7 +238,7 @@ def test_no_field_of_any_entry_can_change_though_it_is_signed() -> None:
             if "statement" in path or "signature" in path:
                 continue
             data = edited(index, change)
-            replay = Replay(check_statements=False)
+            replay = Replay(check_statements=False, openings=samples.openings_of(LEDGER))
             with pytest.raises(ReplayError):
                 run(replay, data, index, entry, path)
             seen += 1
@@ -292,11 +306,11 @@ def test_nothing_stands_between_two_parts_of_one_record(monkeypatch: pytest.Monk
     monkeypatch.setattr(entries, "PART_BYTES", 30)
     ledger: list[Entry | bytes] = [*played(Shape(people=6, rounds=1)).log.entries]
     other = entries.enrolment("zoe", samples.private_key("zoe").public_key())
-    for kind in ("selection", "evidence"):
+    for kind in ("selection", "peers"):
         second, *_ = (
             i for i, e in enumerate(ledger) if isinstance(e, Entry) and e.kind == kind and e.body["part"] == 2
         )
-        report = refused([*ledger[:second], other, *ledger[second:]], "it interrupts the", f"{kind}/2 here")
+        report = refused([*ledger[:second], other, *ledger[second:]], f"{kind}/2 here")
         assert report.problems[0].index == second
 
 
@@ -359,7 +373,7 @@ def test_a_second_key_under_a_name_shows_in_every_later_receipt() -> None:
         samples.share_secret(TERMS, "p000"), TERMS.schedule.rounds, 1
     )  # somehow it knows that, too
     statement = ModelStatement(
-        "model-1-p000", "task", TERMS.digest, "p000", 1, bytes(32), 64, 10, share, samples.NONCE
+        "model-1-p000", "task", TERMS.digest, "p000", 1, bytes(32), 64, bytes(32), share, samples.NONCE
     )
     forged = entries.model(statement, sign_statement(statement, samples.private_key("operator")), 1)
     ledger = [*begun, second, entries.transition("task", 1, "TRAINING", samples.at(2)), forged, honest]
@@ -449,25 +463,31 @@ def where_all(*kinds: str) -> list[int]:
 
 
 def test_a_field_of_another_form_is_named_with_what_was_expected() -> None:
-    body = {"task_id": "task", "participant_id": "p", "counts": [1, 2], "salt": "0" * 64, "at": "now"}
+    body = {"task_id": "task", "participant_id": "p", "at": "now"}
     check_body(Entry("d", "dispute", body))
+    with pytest.raises(FieldError, match="a string") as named:
+        check_body(Entry("d", "dispute", {**body, "at": 5}))
+    assert named.value.field == "at"
+    opened = {"counts": [1, 2], "salt": "0" * 64}
+    check_counts(opened)
     for counts in ([1, "2"], ["1", "2"], [1, True], {}, None):
         with pytest.raises(FieldError, match="a list of integers") as caught:
-            check_body(Entry("d", "dispute", {**body, "counts": counts}))
-        assert caught.value.field == "counts"
+            check_counts({**opened, "counts": counts})
+        assert caught.value.field == "opening.counts"
+    with pytest.raises(FieldError, match="alone"):
+        check_counts({**opened, "note": "x"})
 
 
-@pytest.mark.parametrize("record", [[], "model", None, 5])
-def test_evidence_is_an_object(record: Any) -> None:
-    with pytest.raises(FieldError, match="an object") as caught:
-        check_evidence(record)
-    assert caught.value.field == "evidence"
-
-
-def test_evidence_has_a_model_and_measurements() -> None:
-    whole: dict[str, Any] = {"model": {}, "measurements": []}
-    check_evidence(whole)
-    for change, field in (({"model": []}, "evidence.model"), ({"measurements": {}}, "evidence.measurements")):
+def test_an_opening_has_its_objects_and_a_salt_and_nothing_else() -> None:
+    whole: dict[str, Any] = {"assessment": {}, "measurement": None, "salt": "0" * 64}
+    check_opening(whole, "assessment", "measurement")
+    check_opening({**whole, "measurement": {}}, "assessment", "measurement")
+    for change, field in (
+        ({"assessment": []}, "opening.assessment"),
+        ({"measurement": 5}, "opening.measurement"),
+        ({"salt": "0" * 63}, "opening.salt"),
+        ({"note": "x"}, "opening"),
+    ):
         with pytest.raises(FieldError) as caught:
-            check_evidence({**whole, **change})
+            check_opening({**whole, **change}, "assessment", "measurement")
         assert caught.value.field == field

@@ -11,13 +11,21 @@ from mechanism.lifecycle import State
 from mechanism.price import Price
 from tests import ledger_samples as samples
 from tests.ledger_histories import SHAPES, History, Log, Shape, played, started
-from tests.memory_source import KEY, MemorySource
+from tests.memory_source import KEY, MemorySource, own
 
 
 def verify(ledger: list[Entry]) -> Report:
-    report = verify_ledger(MemorySource(ledger), KEY.verification_key)
-    assert report.verified, report.problems
-    return report
+    """As the auditor; with fewer openings less is checked, and nothing more is wrong."""
+    source = MemorySource(ledger)
+    given = [None, *(own(source.openings, "p001", ended) for ended in (False, True)), source.openings]
+    reports = [verify_ledger(source, KEY.verification_key, openings=openings) for openings in given]
+    for report in reports:
+        assert report.verified, report.problems
+    opened = [sum(report.counts.opened.values()) for report in reports]
+    assert opened == sorted(opened)
+    assert opened[0] == 0
+    assert not reports[-1].counts.unchecked
+    return reports[-1]
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -37,7 +45,7 @@ def test_a_sound_task_is_verified_and_its_money_is_where_it_belongs(name: str) -
 @pytest.mark.parametrize("name", SHAPES)
 def test_only_what_was_recomputed_from_evidence_counts_as_a_checked_degree(name: str) -> None:
     history = played(SHAPES[name])
-    verdicts = [e.body["assessment"] for e in history.log.entries if e.kind == "verdict"]
+    verdicts = [e.body["outcome"] for e in history.log.entries if e.kind == "verdict"]
     scored = sum(v["verified_micro"] is not None for v in verdicts)  # type: ignore[index,call-overload]
     paper = SHAPES[name].rule == "paper"
     assert verify(history.log.entries).counts.degrees == (0 if paper else scored)
@@ -136,7 +144,7 @@ def test_what_is_long_stands_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(entries, "PART_BYTES", 30)
     shape = Shape(people=8, absent={1: dict.fromkeys(samples.names(5))}, gone=frozenset({1}))
     ledger = played(shape).log.entries
-    for kind in ("selection", "closing", "evidence", "peers"):
+    for kind in ("selection", "closing", "peers"):
         assert any(e.kind == kind and e.body["part"] == 2 for e in ledger), kind
     verify(ledger)
 
