@@ -13,6 +13,7 @@ time alone:
 """
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -116,7 +117,7 @@ class RemoteExecutor(Executor):
         with self._changed:
             if not self._calls:
                 self._progress = time.monotonic()
-            self._calls.append(_Call(outer, fn, args))
+            self._calls.append(_Call(outer, partial(fn, **kwargs) if kwargs else fn, args))
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._run, name="remote workers", daemon=True)
                 self._thread.start()
@@ -335,13 +336,14 @@ _opened: dict[str, Unpacker] = {}
 
 def _unpacker() -> Unpacker:
     """That of this process, over the store that its folder names."""
-    import os
-
     folder = Path(os.environ[WORKER_FOLDER])
     if str(folder) not in _opened:
         config = read_config(folder / WORKER_FILE, WorkerConfig)
         models = folder / "models" if config.s3.bucket else Path(config.models)
-        _opened[str(folder)] = Unpacker(open_blobs(models, config.s3, folder))
+        blobs = open_blobs(models, config.s3, folder)
+        if config.s3.bucket:  # its folder has copies, which are counted
+            blobs.prepare()
+        _opened[str(folder)] = Unpacker(blobs)
     return _opened[str(folder)]
 
 
