@@ -234,7 +234,7 @@ ALARMS = (
         "fedpeer_workers_missing == 1",
         "5m",
         False,
-        "A round waits for workers elsewhere that do not answer, then goes on without them; status says what is missing.",
+        "A round waits for workers elsewhere, then goes on without them; status says what is missing.",
         _set("fedpeer_workers_missing"),
     ),
     Alarm(

@@ -87,6 +87,7 @@ class Place:
 @contextmanager
 def placed(path: Path, store: str = "", state: str = "state") -> Iterator[Place]:
     with ExitStack() as resources:
+        path.mkdir(exist_ok=True)
         port, section = free_port(), ""
         if store:
             url = resources.enter_context(object_store(store, path / "store"))
