@@ -144,14 +144,16 @@ class RemoteExecutor(Executor):
                 self._calls = [call for call in self._calls if not call.outer.done()]
                 if self._stopping:
                     break
+                idle = False
                 if not self._calls:
                     self.needed.clear()
                     self.trouble = ""
-                    if not self._changed.wait(_IDLE) and not self._calls:
-                        self._thread = None
-                        break
-                    continue
+                    idle = not self._changed.wait(_IDLE if self._client is not None else None)
                 calls = list(self._calls)
+            if not calls:
+                if idle:
+                    self._leave()
+                continue
             try:
                 self._look(calls)
             except Exception as error:  # of Dask's, whatever it is: the calls are done here in the end
