@@ -11,6 +11,7 @@ RUNS = (
     ("benchmarks.ledger", "append"),
     ("benchmarks.ledger", "verify"),
     ("benchmarks.evidence",),
+    ("benchmarks.workers",),
     ("benchmarks.aggregation",),
     ("benchmarks.uploads",),
     ("benchmarks.rounds",),

@@ -24,8 +24,11 @@ from fedpeer.protocol.model_file import encode_model, file_digest, open_model
 #: Bytes from which an array is worth a file of its own.
 _LEAST = 16 << 10
 
-#: Models and arrays that are kept in memory, here by who they are, there by digest: D_c, a start, those before it.
-_KEPT = 12
+#: Objects that are known to be in the store: D_c's arrays, a start, the one before it, what is seen of them.
+_KNOWN = 16
+
+#: Files that are kept in memory where calls are unpacked.
+_KEPT = 8
 
 #: Kinds of NumPy's types that safetensors has.
 _KINDS = "fiub"
@@ -57,7 +60,7 @@ class Packer:
         digest = hashlib.sha256(content).digest()
         self._blobs.put(content, digest)
         self._known[id(value)] = value, digest
-        while len(self._known) > _KEPT:
+        while len(self._known) > _KNOWN:
             self._known.popitem(last=False)
         return digest
 

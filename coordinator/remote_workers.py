@@ -13,6 +13,7 @@ time alone:
 """
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -116,7 +117,7 @@ class RemoteExecutor(Executor):
         with self._changed:
             if not self._calls:
                 self._progress = time.monotonic()
-            self._calls.append(_Call(outer, fn, args))
+            self._calls.append(_Call(outer, partial(fn, **kwargs) if kwargs else fn, args))
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._run, name="remote workers", daemon=True)
                 self._thread.start()
@@ -143,14 +144,16 @@ class RemoteExecutor(Executor):
                 self._calls = [call for call in self._calls if not call.outer.done()]
                 if self._stopping:
                     break
+                idle = False
                 if not self._calls:
                     self.needed.clear()
                     self.trouble = ""
-                    if not self._changed.wait(_IDLE) and not self._calls:
-                        self._thread = None
-                        break
-                    continue
+                    idle = not self._changed.wait(_IDLE if self._client is not None else None)
                 calls = list(self._calls)
+            if not calls:
+                if idle:
+                    self._leave()
+                continue
             try:
                 self._look(calls)
             except Exception as error:  # of Dask's, whatever it is: the calls are done here in the end
@@ -335,13 +338,14 @@ _opened: dict[str, Unpacker] = {}
 
 def _unpacker() -> Unpacker:
     """That of this process, over the store that its folder names."""
-    import os
-
     folder = Path(os.environ[WORKER_FOLDER])
     if str(folder) not in _opened:
         config = read_config(folder / WORKER_FILE, WorkerConfig)
         models = folder / "models" if config.s3.bucket else Path(config.models)
-        _opened[str(folder)] = Unpacker(open_blobs(models, config.s3, folder))
+        blobs = open_blobs(models, config.s3, folder)
+        if config.s3.bucket:  # its folder has copies, which are counted
+            blobs.prepare()
+        _opened[str(folder)] = Unpacker(blobs)
     return _opened[str(folder)]
 
 

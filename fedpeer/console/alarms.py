@@ -230,6 +230,14 @@ ALARMS = (
         _counted("fedpeer_duty_restarts_total"),
     ),
     Alarm(
+        "WorkersMissing",
+        "fedpeer_workers_missing == 1",
+        "5m",
+        False,
+        "A round waits for workers elsewhere, then goes on without them; status says what is missing.",
+        _set("fedpeer_workers_missing"),
+    ),
+    Alarm(
         "ParticipantsAbsent",
         'fedpeer_task_participants{standing="absent"} > ignoring(standing) '
         'fedpeer_task_participants{standing="selected"} / 3',

@@ -85,14 +85,15 @@ class Place:
 
 
 @contextmanager
-def placed(path: Path, store: str = "") -> Iterator[Place]:
+def placed(path: Path, store: str = "", state: str = "state") -> Iterator[Place]:
     with ExitStack() as resources:
+        path.mkdir(exist_ok=True)
         port, section = free_port(), ""
         if store:
             url = resources.enter_context(object_store(store, path / "store"))
             section = f'[s3]\nbucket = "{BUCKET}"\nendpoint = "{url}"\ncredentials = "s3.key"\n'
         workers = f'[workers]\nexecutor = "dask://127.0.0.1:{port}"\n'
-        folder = make_folder(path / "state", CONFIG + workers + section)
+        folder = make_folder(path / state, CONFIG + workers + section)
         if store:
             write_key(folder.path)
         make_worker_folder(folder, path / "worker", "worker")

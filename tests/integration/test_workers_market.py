@@ -1,0 +1,68 @@
+"""A market whose shadows workers elsewhere train: its evidence is the one that it would have come to alone."""
+
+import json
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedpeer.audit.sources import open_source
+from fedpeer.learning.arithmetic import arithmetic
+from fedpeer.testing import LocalMarket
+from mechanism.ledger.entries import joined
+from tests.chaos.test_worker_kills import placed
+from tests.integration.test_own_workload_market import COUNTS, MODULE, Own, rows
+
+pytestmark = [pytest.mark.arithmetic, pytest.mark.long]
+
+
+def played(folder: Path, paths: Path) -> dict[str, Any]:
+    """Plays a task from the state folder below `folder`, or a new one; the model of its evidence, as logged."""
+    terms = {
+        "seed": 7,
+        "rule": {"name": "verified", "peers": 3},
+        "recipe": {
+            "model": "table_models:mlp", "samples": 150, "epochs": 2, "batch_size": 30, "learning_rate": "0.01",
+        },
+        "data": {"file": "table.npz", "inputs": [f"x{j}" for j in range(4)], "target": "level"},
+        "evidence": {"shadows": 14},
+    }  # fmt: skip
+    tasks = [Own(paths, counts, seed) for seed, counts in enumerate(COUNTS, 10)]
+    with LocalMarket(
+        [lambda task=task: task for task in tasks],  # type: ignore[misc]
+        participants=len(tasks),
+        rounds=1,
+        terms=terms,
+        effort=0.0,
+        folder=folder,
+        paths=paths,
+    ) as market:
+        market.run()
+        market.verify()
+        state = market.coordinator.folder
+        with ExitStack() as resources:
+            source = open_source(state.database_url(state.config()), resources)
+            entries = [json.loads(entry) for entry in source.entries()]
+    parts = [entry["body"] for entry in entries if entry["kind"] == "evidence"]
+    found: dict[str, Any] = json.loads(joined([part["data"] for part in parts], parts[0]["sha256"]))["model"]
+    return found
+
+
+def test_a_market_with_workers_logs_the_evidence_of_one_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "table_models.py").write_text(MODULE)
+    data = rows((100, 100, 100), 1)
+    columns: dict[str, Any] = {f"x{j}": np.asarray(data.inputs)[:, j] for j in range(4)}
+    np.savez(tmp_path / "table.npz", level=np.array(["low", "middle", "top"])[data.targets], **columns)
+    with placed(tmp_path / "market", state="coordinator") as place:
+        place.schedule()
+        place.work(1)
+        with monkeypatch.context() as changed:
+            # This machine alone would not do.
+            changed.setattr("coordinator.remote_workers.RemoteExecutor._do_here", None)
+            found = played(tmp_path / "market", tmp_path)
+    assert found["computed_on"] == dict(arithmetic())
+    assert found == played(tmp_path / "alone", tmp_path)
