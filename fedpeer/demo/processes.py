@@ -186,7 +186,7 @@ scale = {data.scale}
 
 [rule]
 name = "verified"
-peers = {PEERS}
+peers = {min(PEERS, len(plan.members) - 1)}
 claim_penalty = {CLAIM_PENALTY}
 stake_micro = {data.stake_micro}
 

@@ -131,9 +131,12 @@ def verified(folder: StateFolder) -> Report:
         exported = Path(resources.enter_context(TemporaryDirectory())) / "ledger.jsonl"
         export_json_lines(source, exported)
         opened = exported.with_name("openings.jsonl")
-        opened.write_bytes(b"".join(line + b"\n" for line in openings.lines()))
+        # What no head covers yet is not exported, and so is not opened.
+        ids = {json.loads(line).get("id") for line in exported.read_text().splitlines()}
+        covered = {name: opening for name, opening in openings.by_id.items() if name in ids}
+        opened.write_bytes(b"".join(line + b"\n" for line in replace(openings, by_id=covered).lines()))
         second = second_verifier.verify(exported, report.key, opened)
-    assert not second.problems
+    assert not second.problems, second.problems[:3]
     if not report.unsigned:
         held = {name: balance.holds for name, balance in report.balances.items() if balance.holds}
         other = {name: holds for name, holds in second.balances.items() if holds}

@@ -264,7 +264,9 @@ def test_connections_that_end_of_old_age_change_nothing(
 ) -> None:
     brief = {"grpc.max_connection_age_ms": 300, "grpc.max_connection_age_grace_ms": 100}
     usual = server._options
-    monkeypatch.setattr(server, "_options", lambda port: list({**dict(usual(port)), **brief}.items()))
+    monkeypatch.setattr(
+        server, "_options", lambda port, **given: list({**dict(usual(port, **given)), **brief}.items())
+    )
     with served(tmp_path / "coordinator") as coordinator:
         coordinator.open()
         participants = {name: coordinator.participant(name, tmp_path) for name in NAMES}

@@ -22,6 +22,7 @@ from fedpeer.protocol.errors import Code, Refusal
 from fedpeer.protocol.frames import Frame, parse_upload_message
 from fedpeer.protocol.model_file import contract_of, encode_model
 from fedpeer.v1 import ledger_pb2, market_pb2
+from mechanism.canonical import canonical_digest
 from mechanism.payment import Log
 from mechanism.peers import share_fits
 from mechanism.statements import ClaimOpening, ClaimStatement, ModelOpening, ModelStatement, signature_holds
@@ -230,7 +231,10 @@ class SimulatedMarket:
         self.degree = decode_opening(ClaimOpening, statement, request).degree
         self.claims.append(statement)
         receipt = self._receipt(statement.submission_id, "claim", 0, statement.digest)
-        self._event(market_pb2.TASK_STATE_SELECTED).selected.participants.append(PARTICIPANT)
+        chosen = market_pb2.Selected(
+            count=1, chosen=True, participants_sha256=canonical_digest([PARTICIPANT])
+        )
+        self._event(market_pb2.TASK_STATE_SELECTED).selected.CopyFrom(chosen)
         self._open_round()
         return receipt
 
