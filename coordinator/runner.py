@@ -21,7 +21,7 @@ from coordinator.clock import Clock
 from coordinator.commits import Transactions
 from coordinator.derivation import chain_secret
 from coordinator.errors import CoordinatorError, TaskError
-from coordinator.live import Feed, Presence
+from coordinator.live import Feed, Presence, Reported
 from coordinator.metrics import Metrics
 from coordinator.notices import Refused
 from coordinator.receiving import Uploads
@@ -101,6 +101,7 @@ class LiveTask:
     Attributes:
         changed: set when something has happened that the runner should look at.
         missing: arrivals that its phase still waits for, as the runner has counted them.
+        reported: what participants have said of their training, by name; only of those who train.
         broken: why the last step failed; None while all is well.
         broken_since: when the first of the steps that have failed since all was well did.
     """
@@ -110,6 +111,7 @@ class LiveTask:
     presence: Presence
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     missing: int = 0
+    reported: dict[str, Reported] = field(default_factory=dict)
     broken: str | None = None
     broken_since: float = 0.0
     _looked: float = 0.0

@@ -31,7 +31,7 @@ from coordinator.clock import Clock, SystemClock
 from coordinator.commits import Transactions
 from coordinator.config import ServerSection, ServiceConfig
 from coordinator.console_process import keep_console
-from coordinator.control_socket import ControlSocket
+from coordinator.control_socket import ControlSocket, Progress
 from coordinator.errors import FolderError, ServeError
 from coordinator.folder import StateFolder, write_private
 from coordinator.identity import Caller, Enrolled, Roster, enrol, renew
@@ -175,7 +175,9 @@ class Coordinator:
             bytes_per_hour=section.bytes_per_hour,
         )
         self._supervisor = Supervisor(self.metrics, self._raise_alarm)
-        self._control_socket = ControlSocket(folder.control_socket, self._follow, self.troubles)
+        self._control_socket = ControlSocket(
+            folder.control_socket, self._follow, self.troubles, self._progress
+        )
         #: Set when somebody may have changed what is held in memory, and who waits for it to be read again.
         self._outdated = asyncio.Event()
         self._following: list[asyncio.Future[None]] = []
@@ -288,6 +290,13 @@ class Coordinator:
         broken = {f"task {live.row.id}": live.broken for live in self.market.tasks() if live.broken}
         certificates = {"certificates": self._refused_certificates} if self._refused_certificates else {}
         return {**broken, **certificates, **self._supervisor.troubles(), **self._notices.troubles()}
+
+    def _progress(self) -> Progress:
+        said = self.market.reported()
+        return {
+            task: {name: (one.round, one.done_micro, one.at) for name, one in by_name.items()}
+            for task, by_name in said.items()
+        }
 
     def _begin_notices(self) -> None:
         """Sends what there is to tell to whom the configuration names; each receiver by itself, none is waited for."""
