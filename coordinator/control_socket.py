@@ -6,7 +6,7 @@ done, so that `fedpeer coordinator revoke` returns when the revocation is in for
 well. The database stays the only truth: without a running service nobody answers, and nothing is lost. That nobody
 answers does not mean that nobody serves: the database's lease says that.
 
-A second question asks what only the service knows: how far participants say that their training is.
+A second question asks what only the service knows: how far participants say that their training is, and evidence.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import structlog
 
@@ -36,8 +36,17 @@ _NOTIFY, _PROGRESS = b"notify\n", b"progress\n"
 #: Bytes of an answer: a service has as many duties as tasks, and a line of 120 bytes for each who trains.
 _ANSWER_BYTES = 1 << 23
 
-#: Progress as it is asked for: by task and participant the round, the millionths that are done, and when it was said.
-Progress = dict[str, dict[str, tuple[int, int, float]]]
+
+class Progress(TypedDict):
+    """How far the rounds are that are trained and scored now, by task.
+
+    Attributes:
+        training: by participant the round, the millionths that it says are done, and when it said so.
+        shadows: the round, models of the evidence that are trained, of how many, and seconds that the others take.
+    """
+
+    training: dict[str, dict[str, tuple[int, int, float]]]
+    shadows: dict[str, tuple[int, int, int, float]]
 
 
 class ControlSocket:
@@ -46,7 +55,7 @@ class ControlSocket:
     Args:
         answer: reads everything again.
         troubles: what does not go well, by name, and why.
-        progress: what participants say of the rounds that are trained now.
+        progress: how far the current rounds are.
     """
 
     def __init__(
@@ -109,8 +118,9 @@ def notify(path: Path) -> dict[str, str] | None:
 
 
 def progress(path: Path) -> Progress:
-    """What participants say of the rounds that are trained now; nothing where no service answers."""
-    return _asked(path, _PROGRESS) or {}
+    """How far the current rounds are; nothing where no service answers."""
+    found: Progress | None = _asked(path, _PROGRESS)
+    return found or {"training": {}, "shadows": {}}
 
 
 def _asked(path: Path, word: bytes) -> Any:

@@ -1,6 +1,7 @@
 """What is known only while the service runs: who watches, and who has shown a sign of life.
 
-A `Reported` is a participant's word on its training, the last that it gave; nothing depends on it.
+A `Reported` is a participant's word on its training, the last that it gave; `Shadows` says how far evidence is. Nothing
+depends on either.
 
 A `Feed` holds one task's events, as the database has them, and hands them to watchers from any cursor on. A
 watcher that loses its connection asks again from its last cursor; nothing is lost, because the events are
@@ -23,6 +24,16 @@ class Reported:
     round: int
     done_micro: int
     at: float
+
+
+@dataclass(frozen=True)
+class Shadows:
+    """How many of a round's shadow models are trained, of how many, and how long the others will take."""
+
+    round: int
+    trained: int
+    of: int
+    seconds_left: float
 
 
 @dataclass(eq=False)

@@ -22,7 +22,7 @@ from coordinator.admission import (
 )
 from coordinator.boundary import refusal_for
 from coordinator.identity import Caller, check_standing
-from coordinator.live import Reported
+from coordinator.live import Reported, Shadows
 from coordinator.notices import Refused
 from coordinator.runner import LiveTask, Workplace
 from coordinator.settlements import PaidRound, Settlements
@@ -214,6 +214,16 @@ class Market:
             live.row.id: {name: said for name, said in live.reported.items() if said.round == live.row.round}
             for live in self._tasks.values()
             if live.row.state is State.TRAINING
+        }
+
+    def shadows(self) -> dict[str, Shadows]:
+        """How far the evidence of the current rounds is, by task."""
+        return {
+            live.row.id: found
+            for live in self._tasks.values()
+            if (found := live.shadows) is not None
+            and live.row.state in (State.TRAINING, State.SCORED)
+            and found.round == live.row.round
         }
 
     async def _take(

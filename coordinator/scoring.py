@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import structlog
 
 from coordinator.config import DataSection, EvidenceSection
 from coordinator.derivation import evidence_seed, validation_salt
@@ -34,8 +33,6 @@ from mechanism.lifecycle import needs_evidence
 from mechanism.settlement import MICRO, Assessment
 from mechanism.unmeasured import as_claimed
 from mechanism.workload import Labels
-
-log = structlog.get_logger()
 
 if TYPE_CHECKING:  # evidence imports torch, which most commands do without
     from fedpeer.evidence import EvidenceTask, ShadowEnsemble, ShadowEvidence
@@ -150,16 +147,13 @@ def quality_of(workload: "Workload", weights: "Weights", samples: Samples) -> Qu
 class ShadowModels(Scorer):
     """Degrees measured on D_c, against shadow models of known degree: `fedpeer.evidence`."""
 
-    def __init__(
-        self, data: LearnerData, row: TaskRow, workload: "Workload", report: "Report | None" = None
-    ) -> None:
+    def __init__(self, data: LearnerData, row: TaskRow, workload: "Workload", report: "Report") -> None:
         from fedpeer.evidence import EvidenceError
 
         super().__init__(data, workload)
-        self._task, self._round = row.id, 0
         self._plain = row.terms.aggregation.name == "fedavg"
         try:
-            self._evidence = shadow_evidence(data, row, workload, report or self._report)
+            self._evidence = shadow_evidence(data, row, workload, report)
         except EvidenceError as error:
             raise TaskError(f"task {row.id!r}: {error}") from None
 
@@ -170,11 +164,7 @@ class ShadowModels(Scorer):
         found = self._evidence.assess(self._ensemble(start), submissions, self._broadcasts(start))
         return Scored(found.assessments, found.record)
 
-    def _report(self, trained: int, of: int) -> None:
-        log.debug("shadow models trained", task=self._task, round=self._round, trained=trained, of=of)
-
     def _ensemble(self, start: RoundStart) -> "ShadowEnsemble":
-        self._round = start.round
         return self._evidence.prepare(
             open_model(start.model).weights(), start.round, self._broadcasts(start), start.model_sha256.hex()
         )
@@ -246,12 +236,14 @@ def merged_parts(scored: Scored, submissions: Sequence[Submission], most: int) -
     return parts
 
 
-def make_scorer(row: TaskRow, data: LearnerData | None = None, report: "Report | None" = None) -> Scorer:
+def make_scorer(
+    row: TaskRow, data: LearnerData | None = None, report: "Report" = lambda trained, of: None
+) -> Scorer:
     """The scorer that a task's terms ask for.
 
     Args:
         data: those that its settings name, where they are loaded already.
-        report: takes how many shadows of a round are trained, and of how many; left out: the log.
+        report: takes how many shadows of a round are trained, and of how many.
 
     Raises:
         TaskError: the data are not those that the terms commit to, or no evidence can be had from them.

@@ -292,10 +292,15 @@ class Coordinator:
         return {**broken, **certificates, **self._supervisor.troubles(), **self._notices.troubles()}
 
     def _progress(self) -> Progress:
-        said = self.market.reported()
         return {
-            task: {name: (one.round, one.done_micro, one.at) for name, one in by_name.items()}
-            for task, by_name in said.items()
+            "training": {
+                task: {name: (said.round, said.done_micro, said.at) for name, said in by_name.items()}
+                for task, by_name in self.market.reported().items()
+            },
+            "shadows": {
+                task: (found.round, found.trained, found.of, found.seconds_left)
+                for task, found in self.market.shadows().items()
+            },
         }
 
     def _begin_notices(self) -> None:

@@ -9,12 +9,13 @@ import orjson
 
 from coordinator import payouts
 from coordinator.derivation import pseudonym
-from coordinator.operator import TaskReport, report_of
+from coordinator.operator import Standing, TaskReport, report_of
 from coordinator.storage.rounds import SettlementRow
 from coordinator.storage.tasks import TaskRow
 from coordinator.transaction import Transaction
 from fedpeer.audit.proofs import entry as entry_of
 from fedpeer.audit.proofs import trusted_keys
+from fedpeer.console.progress import RoundProgress
 from fedpeer.console.reading import NotThere, task_of
 from fedpeer.console.words import duration, rounded_credits
 from fedpeer.terminal import counted
@@ -192,6 +193,8 @@ def operator_task(t: Transaction, task_id: str) -> dict[str, Any]:
     settlements = t.market.settlements(row.id)
     return {
         **task(t, task_id),
+        "shadows": None,
+        "epochs": row.terms.recipe.epochs,
         "evidence_seconds": _evidence_seconds(t, row),
         "entered": t.market.latest_event_at(row.id),
         "paid_micro": paid,
@@ -201,6 +204,18 @@ def operator_task(t: Transaction, task_id: str) -> dict[str, Any]:
         "verdicts": [verdict for line in settlements for verdict in _failed(line)],
         "checked": sum(len(line.assessment.verdicts) for line in settlements),
     }
+
+
+def with_progress(record: dict[str, Any], progress: RoundProgress) -> dict[str, Any]:
+    """A record of `operator_task` with how far its round is, which no entry of the ledger says."""
+    people = [
+        {**person, "done_micro": progress.done_micro.get(person["id"])}
+        if person["standing"] == Standing.AWAITED
+        else person
+        for person in record["people"]
+    ]
+    shadows = {"trained": progress.trained, "of": progress.of, "seconds_left": progress.seconds_left}
+    return {**record, "people": people, "shadows": shadows if progress.of else None}
 
 
 def _evidence_seconds(t: Transaction, row: TaskRow) -> float | None:
@@ -218,6 +233,7 @@ def _people(t: Transaction, report: TaskReport) -> list[dict[str, Any]]:
             {
                 "id": person.id,
                 "standing": person.standing.value,
+                "done_micro": None,
                 "claimed_degree": person.degree,
                 "paid_micro": person.paid_micro,
                 "expected_micro": person.expected_micro,

@@ -23,6 +23,7 @@ def templates(now: Callable[[], float]) -> Environment:
         "degree": words.degree,
         "share": words.share,
         "duration": words.duration,
+        "training": words.training,
         "sentence": words.state_sentence,
     }
     pages.globals |= {

@@ -20,6 +20,7 @@ from fedpeer.console import records
 from fedpeer.console.oidc import RETURN_PATH, Oidc
 from fedpeer.console.reading import NotThere
 from fedpeer.console.sessions import Role, Visitor
+from mechanism.lifecycle import State
 
 if TYPE_CHECKING:
     from fedpeer.console.site import Console
@@ -254,6 +255,8 @@ def _operator(asked: Asked) -> Answer:
 def _operator_task(asked: Asked) -> Answer:
     name = asked.path["task"]
     record = asked.console.reader.record(("operator task", name), lambda t: records.operator_task(t, name))
+    if record["state"] in (State.TRAINING, State.SCORED):
+        record = records.with_progress(record, asked.console.progress.of(name, record["round"]))
     return Shown("operator_task.html", record, {"notice": _notice(asked)})
 
 

@@ -79,6 +79,21 @@ def share(text: str | float | None) -> str:
     return "–" if text is None else f"{float(text):.1%}"
 
 
+def training(done_micro: int | None, epochs: int) -> str:
+    """How far a participant says that its training is, such as "in training, epoch 3 of 5"; "" where it says nothing.
+
+    The epoch is the one of the recipe's that the share of the work falls into.
+    """
+    if done_micro is None:
+        return ""
+    if done_micro >= MICRO:
+        return "trained; its model is on its way"
+    epoch = done_micro * epochs // MICRO + 1
+    return (
+        f"in training, epoch {epoch} of {epochs}" if epochs > 1 else f"in training, {done_micro / MICRO:.0%}"
+    )
+
+
 def duration(seconds: float | None) -> str:
     """ "2 h 5 min", without what is too small to matter."""
     return "–" if seconds is None else time_left(seconds, 0).removesuffix(" left")

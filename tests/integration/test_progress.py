@@ -78,7 +78,7 @@ def test_a_task_object_tells_what_its_training_tells() -> None:
             eventually(lambda: set(said(path).values()) == {1_000_000} and len(said(path)) == 3)
             Telling.go.set()
             market.finish()
-            assert progress(path) == {}
+            assert said(path) == {}
     finally:
         Telling.go.set()
 
@@ -99,8 +99,8 @@ def test_a_loop_of_ones_own_tells_by_a_call(tmp_path: Path) -> None:
         eventually(lambda: said(path) == {"ada": 1_000_000})
         for round_ in (first, *rest):
             round_.submit(stepped(round_.weights()), samples=100)
-        for one in everyone:
-            one.close()
+        for participant in everyone:
+            participant.close()
         first.progress(1)  # a closed connection is no reason to fail
 
 
@@ -129,4 +129,4 @@ async def test_the_same_with_asyncio(tmp_path: Path) -> None:
 
 
 def said(path: Path) -> dict[str, int]:
-    return {name: done for name, (_, done, _) in progress(path).get("task", {}).items()}
+    return {name: done for name, (_, done, _) in progress(path)["training"].get("task", {}).items()}
