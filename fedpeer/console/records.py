@@ -446,6 +446,54 @@ def receipt(source: LedgerSource, text: str) -> dict[str, Any]:
     return {**record, "holds": True, "said": said, "entry": proof.index}
 
 
+def learner(t: Transaction, name: str) -> dict[str, Any]:
+    """What a learner has paid in, what its tasks have reserved and spent, and what is left.
+
+        free = deposits - withdrawals - spent + lost stakes - reserved
+
+    Raises:
+        NotThere: nobody of that name has ever paid in.
+    """
+    if name not in t.market.learners():
+        raise NotThere(f"There is no learner {name:.100} who has paid in.")
+    found = payouts.learner_statement(t, name)
+    tasks = [_funded(t, line) for line in reversed(found["tasks"])]
+    moved = [line["micro"] for line in found["funding"]]
+    return {
+        **found,
+        "funding": found["funding"][::-1],
+        "tasks": tasks,
+        "deposited_micro": sum(micro for micro in moved if micro > 0),
+        "withdrawn_micro": -sum(micro for micro in moved if micro < 0),
+        "spent_micro": sum(line["spent_micro"] for line in tasks),
+        "stakes_lost_micro": sum(line["stakes_lost_micro"] for line in tasks),
+    }
+
+
+def _funded(t: Transaction, line: dict[str, Any]) -> dict[str, Any]:
+    returned = line["budget_micro"] - line["reserved_micro"] - line["spent_micro"] + line["stakes_lost_micro"]
+    return {**line, **_brief(t, task_of(t, line["task"])), "returned_micro": returned}
+
+
+def learners(t: Transaction) -> dict[str, Any]:
+    """Everyone who has paid in, and what each has left."""
+    return {"learners": [learner(t, name) for name in t.market.learners()]}
+
+
+def learner_statement(record: dict[str, Any]) -> list[Sequence[Any]]:
+    """What a learner paid in and got back, then its tasks, as rows of a table under a heading, the oldest first."""
+    moved = ("kind", "reference", "at", "micro", "entry")
+    spent = ("task", "state", "opened", "budget_micro", "reserved_micro", "spent_micro", "stakes_lost_micro")
+    return [
+        (*moved, *spent, "returned_micro"),
+        *([*(line[n] for n in moved), *("" for _ in range(8))] for line in record["funding"][::-1]),
+        *(
+            ["task", *("" for _ in moved[1:]), *(line[n] for n in (*spent, "returned_micro"))]
+            for line in record["tasks"][::-1]
+        ),
+    ]
+
+
 def statement(record: dict[str, Any]) -> list[Sequence[Any]]:
     """A participant's payments, then its payouts, as rows of a table, the oldest first, its heading included."""
     earned = (

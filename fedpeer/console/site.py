@@ -26,7 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from coordinator.control_socket import Progress
 from coordinator.errors import CoordinatorError
 from fedpeer.audit.sql.errors import StorageError
-from fedpeer.console.client_certificates import SCOPE_KEY, ClientCertificates, role_of
+from fedpeer.console.client_certificates import SCOPE_KEY, ClientCertificates, holder_of
 from fedpeer.console.oidc import BEGUN_SECONDS, RETURN_PATH, Oidc
 from fedpeer.console.opening import Opening
 from fedpeer.console.progress import CurrentProgress
@@ -103,7 +103,7 @@ class Console:
         self.reader = reader
         console = reader.folder.console
         self.sessions = Sessions(
-            console, reader.now, reader.key_of, lambda mark: role_of(console, mark, reader.now())
+            console, reader.now, reader.key_of, lambda mark: holder_of(console, mark, reader.now())
         )
         self.certificates = ClientCertificates(reader)
         section = reader.config.oidc
@@ -230,7 +230,7 @@ class Console:
                         request, 401, "This page is for those who have signed in.", visitor
                     )
                 return await self._problem(
-                    request, 403, f"This page is not for you: you are {_who(visitor)}.", visitor
+                    request, 403, f"This page is not for you: you are {visitor.called}.", visitor
                 )
             form = await self._form(request, page, visitor) if request.method == "POST" else {}
             host = request.headers.get("host", "")
@@ -385,11 +385,3 @@ def host_name(host: str) -> str:
     """The name or address of a Host header, without port and brackets."""
     name, colon, port = host.rpartition(":")
     return (name if colon and port.isdigit() else host).strip("[]").lower()
-
-
-def _who(visitor: Visitor) -> str:
-    return {
-        Role.OPERATOR: "the operator",
-        Role.AUDITOR: "an auditor",
-        Role.PARTICIPANT: f"the participant {visitor.name}",
-    }.get(visitor.role, "not signed in")
