@@ -1,6 +1,8 @@
 """A headless Chromium, and a market to look at."""
 
+import os
 import shutil
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +25,9 @@ from tests.fedpeer.console.visiting import Visited
 
 #: Where Debian puts them; elsewhere on the path.
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
+
+#: Of Debian's libnss3-tools: what fills the store of certificates that Chromium has.
+CERTUTIL, PK12UTIL = shutil.which("certutil"), shutil.which("pk12util")
 
 #: Seconds in which a page must come, on a machine that is busy.
 PATIENCE = 60
@@ -71,10 +76,39 @@ def held_market(participants: int = 4, rounds: int = 2) -> Iterator[LocalMarket]
         Held.go.set()
 
 
-class Browser:
-    """Chromium, and what a person does with it."""
+def home_with(folder: Path, authority: Path, file: Path | None = None, password: str = "") -> Path:
+    """A person's home whose Chromium trusts `authority`, and has imported the PKCS#12 file, as a person does both."""
+    store = folder / ".pki/nssdb"
+    store.mkdir(parents=True)
+    database = f"sql:{store}"
 
-    def __init__(self, console: Visited | None = None, *, dark: bool = False, scripts: bool = True) -> None:
+    def run(*command: str | None) -> None:
+        subprocess.run([part or "" for part in command], check=True, stdout=subprocess.DEVNULL)
+
+    run(CERTUTIL, "-N", "-d", database, "--empty-password")
+    run(CERTUTIL, "-A", "-d", database, "-n", "market", "-t", "C,,", "-i", str(authority))
+    if file is not None:
+        run(PK12UTIL, "-i", str(file), "-d", database, "-W", password)
+    return folder
+
+
+class Browser:
+    """Chromium, and what a person does with it.
+
+    Args:
+        home: whose home it runs in, with its certificates; None: the process's own, and none.
+        shows: an origin that it shows a certificate to without asking, as a person does who clicks on it.
+    """
+
+    def __init__(
+        self,
+        console: Visited | None = None,
+        *,
+        dark: bool = False,
+        scripts: bool = True,
+        home: Path | None = None,
+        shows: str = "",
+    ) -> None:
         options = Options()
         options.binary_location = CHROMIUM or ""
         for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"):
@@ -82,12 +116,18 @@ class Browser:
         if dark:
             options.add_argument("--force-dark-mode")
             options.add_argument("--blink-settings=preferredColorScheme=0")
+        settings: dict[str, Any] = {}
         if not scripts:
-            options.add_experimental_option(
-                "prefs", {"profile.managed_default_content_settings.javascript": 2}
-            )
+            settings["profile.managed_default_content_settings.javascript"] = 2
+        if shows:
+            settings["profile.content_settings.exceptions.auto_select_certificate"] = {
+                f"{shows},*": {"setting": {"filters": [{}]}}
+            }
+        if settings:
+            options.add_experimental_option("prefs", settings)
         options.set_capability("goog:loggingPrefs", {"performance": "ALL", "browser": "ALL"})
-        self.driver = webdriver.Chrome(options, Service(DRIVER))
+        env = None if home is None else {**os.environ, "HOME": str(home)}
+        self.driver = webdriver.Chrome(options, Service(DRIVER, env=env))
         self.driver.set_page_load_timeout(PATIENCE)
         self.driver.set_script_timeout(5 * PATIENCE)
         self._console = console
