@@ -5,6 +5,7 @@ what a step computes from files (evidence, the mean) is a function of what is re
 """
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor
@@ -208,7 +209,7 @@ class TaskRunner:
         self._scorer: Scorer | None = None
         self._preparation: asyncio.Future[None] | None = None
         self._prepared = 0
-        #: When the computing of evidence that now runs began.
+        #: When the computing of evidence that now runs began, by `time.monotonic`.
         self._computing_since = 0.0
         #: The step in progress and the version of the task that it starts from; how often it met a lasting fault. A
         #: restart counts from 0: what is certain to fail does so again within seconds.
@@ -401,7 +402,7 @@ class TaskRunner:
             await self._work.transact.compute(lambda: self._prepared_ahead(self._start(*before)))
 
     def _prepared_ahead(self, start: RoundStart) -> None:
-        scoring, self._computing_since = self._scoring(), self._work.clock.now()
+        scoring, self._computing_since = self._scoring(), time.monotonic()
         scoring.prepare(start)
 
     def _start(self, rounds: Sequence[RoundRow], merged: Mapping[int, Sequence[ModelRow]]) -> RoundStart:
@@ -428,7 +429,7 @@ class TaskRunner:
 
     def _trained(self, trained: int, of: int) -> None:
         """Notes how far the shadows of the current round are; in the scoring thread."""
-        live, took = self._live, self._work.clock.now() - self._computing_since
+        live, took = self._live, time.monotonic() - self._computing_since
         live.shadows = Shadows(live.row.round, trained, of, took / trained * (of - trained))
         log.debug("shadow models trained", task=live.row.id, round=live.row.round, trained=trained, of=of)
 
@@ -483,7 +484,7 @@ class TaskRunner:
             )
             for name, model in sorted(closed.models.items())
         ]
-        scoring, self._computing_since = self._scoring(), self._work.clock.now()
+        scoring, self._computing_since = self._scoring(), time.monotonic()
         scored = scoring.score(self._start(closed.rounds, closed.merged), submissions)
         parts = merged_parts(scored, submissions, row.terms.recipe.samples)
         merged = self._merged(row, closed.rounds, parts)

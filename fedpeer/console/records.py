@@ -12,6 +12,7 @@ from coordinator.derivation import pseudonym
 from coordinator.operator import Standing, TaskReport, report_of
 from coordinator.storage.rounds import SettlementRow
 from coordinator.storage.tasks import TaskRow
+from coordinator.task_text import standing_counts
 from coordinator.transaction import Transaction
 from fedpeer.audit.proofs import entry as entry_of
 from fedpeer.audit.proofs import trusted_keys
@@ -26,6 +27,7 @@ from mechanism.ledger.errors import LedgerError
 from mechanism.ledger.note import Checkpoint, Note
 from mechanism.ledger.tlog_proof import TlogProof
 from mechanism.ledger.verify import LedgerSource
+from mechanism.lifecycle import State
 from mechanism.settlement import max_payment_micro
 from mechanism.terms import Terms
 from participant.report import Settlement
@@ -48,7 +50,8 @@ def market(t: Transaction, name: str) -> dict[str, Any]:
 
 
 def _brief(t: Transaction, row: TaskRow) -> dict[str, Any]:
-    schedule = row.terms.schedule
+    schedule, progress = row.terms.schedule, t.market.progress(row)
+    training = row.state is State.TRAINING
     return {
         "id": row.id,
         "state": row.state.value,
@@ -60,6 +63,8 @@ def _brief(t: Transaction, row: TaskRow) -> dict[str, Any]:
         "reason": row.reason,
         "claims": t.market.count_claims(row.id),
         "capacity": schedule.capacity,
+        "models": len(progress.delivered) if training else None,
+        "selected": len(progress.selected) if training else None,
         "budget_micro": row.terms.budget_micro,
     }
 
@@ -162,7 +167,7 @@ def terms_in_words(terms: Terms) -> list[str]:
         lines.append(f"A credit is paid out as {terms.price.amount:f} {terms.price.currency}.")
     if rule.claim_penalty:
         lines.append(
-            f"A claim costs {rule.claim_penalty:f} credits times the square of its distance to what is measured."
+            f"A claim costs the square of its distance to what is measured, times {rule.claim_penalty:f} credits."
         )
     if rule.name == "verified":
         lines.append(
@@ -199,6 +204,7 @@ def operator_task(t: Transaction, task_id: str) -> dict[str, Any]:
         "entered": t.market.latest_event_at(row.id),
         "paid_micro": paid,
         "escrow_micro": report.escrow_micro,
+        "standings": standing_counts(report),
         "people": _people(t, report),
         "failures": [vars(failure) for failure in report.failed],
         "verdicts": [verdict for line in settlements for verdict in _failed(line)],

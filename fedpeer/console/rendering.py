@@ -24,6 +24,7 @@ def templates(now: Callable[[], float]) -> Environment:
         "share": words.share,
         "duration": words.duration,
         "training": words.training,
+        "kind": words.kind,
         "sentence": words.state_sentence,
     }
     pages.globals |= {

@@ -346,7 +346,8 @@ class Console:
                 visitor = Visitor() if kind is StorageError else await self._visitor(request)
                 return await self._problem(request, status, str(error), visitor)
         if isinstance(error, HTTPException):
-            return await self._problem(request, error.status_code, f"{error.detail}.", Visitor())
+            visitor = await self._visitor(request)
+            return await self._problem(request, error.status_code, f"{error.detail}.", visitor)
         return await self._problem(
             request, 500, "Something went wrong here; the console's log says what.", Visitor()
         )

@@ -22,6 +22,46 @@ STATES = {
 }
 
 
+#: What each kind of entry of the ledger records; others are called as they are.
+KINDS = {
+    "terms": "the terms of a task",
+    "reservation": "the budget of a task, reserved",
+    "refund": "what goes back of a budget",
+    "enrolment": "a participant's key",
+    "revocation": "the end of a participant's key",
+    "claim": "a claim",
+    "selection": "who trains",
+    "model": "a model that came in",
+    "failure": "word that no model comes",
+    "transition": "a step of a task",
+    "closing": "the end of a round",
+    "evidence": "evidence of a round",
+    "verdict": "what the checks found of a participant",
+    "seed": "the operator's part in a draw",
+    "peers": "the draw of peers",
+    "settlement": "what a round costs",
+    "payment": "what a round pays a participant",
+    "aggregation": "the next model",
+    "dispute": "counts that were opened",
+    "awards": "what disputes come to",
+    "award": "what a dispute pays",
+    "stake_release": "a stake that goes back",
+    "payout": "the beginning of a payout",
+    "payout_line": "a payment of a payout",
+    "payout_end": "the end of a payout",
+    "payout_resolved": "a payment that has ended",
+    "payout_return": "a payment that came back",
+    "deposit": "what a learner paid in",
+    "withdrawal": "what a learner got back",
+    "log_key": "a new key of the log",
+}
+
+
+def kind(name: str) -> str:
+    """What a kind of entry records, in a few words."""
+    return KINDS.get(name, name.replace("_", " "))
+
+
 def state_sentence(state: str) -> str:
     """What a state means, in a few words."""
     return STATES.get(state, state)
@@ -35,9 +75,8 @@ def rounded_credits(micro: int, places: int = 2) -> str:
 
 def money(micro: int, places: int = 2) -> Markup:
     """Credits with two decimals, or `places`; the exact amount is the value, in micro-credits, and the title."""
-    return Markup('<data class="money" value="{}" title="{} credits">{}</data>').format(
-        micro, rounded_credits(micro, 6), rounded_credits(micro, places)
-    )
+    shown = [rounded_credits(micro, decimals).replace("-", "−") for decimals in (6, places)]
+    return Markup('<data class="money" value="{}" title="{} credits">{}</data>').format(micro, *shown)
 
 
 def exact_credits(text: str) -> Markup:
@@ -96,4 +135,8 @@ def training(done_micro: int | None, epochs: int) -> str:
 
 def duration(seconds: float | None) -> str:
     """ "2 h 5 min", without what is too small to matter."""
-    return "–" if seconds is None else time_left(seconds, 0).removesuffix(" left")
+    if seconds is None:
+        return "–"
+    first, *rest = time_left(seconds, 0).removesuffix(" left").split(" ", 2)
+    unit, more = rest[0], rest[1:]
+    return " ".join([first, unit, *(part for part in more if not part.startswith("0 "))])

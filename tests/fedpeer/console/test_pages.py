@@ -15,6 +15,7 @@ import pytest
 from coordinator.clock import SystemClock
 from fedpeer.console.routes import PAGES
 from fedpeer.console.sessions import Role
+from fedpeer.console.words import KINDS
 from fedpeer.testing import LocalMarket
 from fedpeer.testing.coordinator import LocalCoordinator
 from mechanism.ledger.log_keys import LogKeys
@@ -172,9 +173,16 @@ def test_the_auditors_page_verifies_by_the_verifier(console: Visited, market: Lo
     assert report["root"] in page
 
 
+def test_every_kind_of_entry_has_words() -> None:
+    with Path("docs/ledger-example.jsonl").open() as lines:
+        found = {entry["kind"] for line in lines if "kind" in (entry := json.loads(line))}
+    assert len(found) > 20
+    assert found <= set(KINDS)
+
+
 def test_terms_are_told_in_words(console: Visited) -> None:
     words = json.loads(console.public().get("/tasks/task.json").text)["words"]
-    assert words[0] == "2 rounds, each for at most 10 min 0 s; claims are taken for 10 min 0 s."
+    assert words[0] == "2 rounds, each for at most 10 min; claims are taken for 10 min."
     assert any(
         "credits, on the degree that is claimed; claims are checked by nobody" in line for line in words
     )
