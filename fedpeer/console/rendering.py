@@ -25,6 +25,7 @@ def templates(now: Callable[[], float]) -> Environment:
         "duration": words.duration,
         "training": words.training,
         "kind": words.kind,
+        "plainly": words.plainly,
         "sentence": words.state_sentence,
     }
     pages.globals |= {

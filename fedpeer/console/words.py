@@ -1,8 +1,11 @@
 """Figures in words: amounts, times and degrees as pages show them, with the exact value behind."""
 
+import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import ROUND_HALF_EVEN, Decimal
 from fractions import Fraction
+from itertools import takewhile
 
 from markupsafe import Markup
 
@@ -60,6 +63,24 @@ KINDS = {
 def kind(name: str) -> str:
     """What a kind of entry records, in a few words."""
     return KINDS.get(name, name.replace("_", " "))
+
+
+def plainly(explanation: str, figures: Mapping[str, object]) -> str:
+    """A check's sentence without the clauses that have numbers in them; as it is where it rests on no figures, or
+    nothing would be left.
+
+    "The model is the broadcast model again: its distance is 0.000118. Train on your own data." is "The model is the
+    broadcast model again. Train on your own data."
+    """
+    if not figures:
+        return explanation
+    kept = []
+    for sentence in re.split(r"(?<=\.)\s+", explanation):
+        clauses = re.split(r"(?<=[:;,])\s+", sentence.removesuffix("."))
+        words = list(takewhile(lambda clause: not re.search(r"\d", clause), clauses))
+        if any(words):
+            kept.append(" ".join(words).rstrip(":;,") + ".")
+    return " ".join(kept) or explanation
 
 
 def state_sentence(state: str) -> str:

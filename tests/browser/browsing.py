@@ -33,13 +33,18 @@ CERTUTIL, PK12UTIL = shutil.which("certutil"), shutil.which("pk12util")
 PATIENCE = 60
 
 #: A market whose rounds wait for `Held.go`.
-TERMS: dict[str, Any] = {"leaderboard": True, "rule": {"name": "paper", "peers": 1, "stake_micro": 300_000}}
+TERMS: dict[str, Any] = {
+    "leaderboard": True,
+    "funder": "trust",
+    "price": {"credit": "0.75", "currency": "EUR"},
+    "rule": {"name": "paper", "peers": 1, "stake_micro": 300_000},
+}
 
 
 class Held(Task):
-    """Trains a step when it is let."""
+    """Trains a step when it is let: says that a quarter is done, and when `half` is set that all of it is."""
 
-    go = threading.Event()
+    go, half = threading.Event(), threading.Event()
 
     def __init__(self, participant: int = 0) -> None:
         self._number = participant
@@ -51,6 +56,9 @@ class Held(Task):
         return [25 + 9 * self._number, 25, 25, 25]
 
     def train(self, weights: Weights, round: TrainingRound) -> Trained:  # noqa: A002 - as Task.train
+        round.progress(0.25)
+        assert self.half.wait(10 * PATIENCE)
+        round.progress(1)
         assert self.go.wait(10 * PATIENCE)
         return Trained({name: array + np.float32(0.01) for name, array in weights.items()})
 
@@ -65,14 +73,16 @@ def some_results(folder: Path) -> Path:
 
 @contextmanager
 def held_market(participants: int = 4, rounds: int = 2) -> Iterator[LocalMarket]:
-    """A market that is in its first round and stays there until `Held.go` is set."""
+    """A market that is in its first round and stays there until `Held.half` and `Held.go` are set."""
     Held.go.clear()
+    Held.half.clear()
     try:
         with LocalMarket(Held, participants, rounds=rounds, terms=TERMS) as market:
             market.start()
             market.until("TRAINING")
             yield market
     finally:
+        Held.half.set()
         Held.go.set()
 
 
@@ -146,9 +156,9 @@ class Browser:
     def open(self, path: str) -> None:
         self.driver.get(f"{self.console.url}{path}")
 
-    def sign_in(self, role: Role) -> None:
+    def sign_in(self, role: Role, name: str = "") -> None:
         """By a link, as a person does."""
-        self._sign_in(self.console.link(role))
+        self._sign_in(self.console.link(role, name))
 
     def sign_in_as(self, market: LocalMarket, name: str) -> None:
         key = StateFolder(market.folder / name).credentials().key

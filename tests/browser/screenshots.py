@@ -19,7 +19,7 @@ from tests.fedpeer.console.visiting import visited
 #: Widths in pixels.
 WIDTHS = (390, 1280)
 
-_COLOURS = 24
+_COLOURS = 40
 
 #: Pages by what the picture is called: in the second round, and when the task has ended. The operator sees all of them.
 RUNNING = {

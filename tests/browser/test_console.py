@@ -47,6 +47,7 @@ PAGES = {
         "/nowhere/",
     ),
     "participant": ("/participants/p1/", "/participants/p1/statement/", "/participants/p1/task/1/"),
+    "learner": ("/learners/trust/", "/learners/trust/statement/"),
     "auditor": ("/audit/",),
     "operator": (
         "/operator/",
@@ -56,6 +57,8 @@ PAGES = {
         "/operator/participants/",
         "/operator/open/",
         "/operator/payouts/",
+        "/operator/payouts/1/",
+        "/operator/learners/",
         "/operator/participants/p1/revoke/",
     ),
 }
@@ -64,8 +67,11 @@ PAGES = {
 @pytest.fixture(scope="module")
 def market() -> Iterator[LocalMarket]:
     with held_market() as played:
+        Held.half.set()
         Held.go.set()
         played.finish()
+        played.coordinator.operator(lambda o: o.set_bank_account("p1", "Clinic", "DE89370400440532013000"))
+        played.coordinator.operator(lambda o: o.pay_out())
         yield played
 
 
@@ -88,6 +94,8 @@ def page(
 def sign_in(opened: Browser, market: LocalMarket, kind: str) -> None:
     if kind == "participant":
         opened.sign_in_as(market, "p1")
+    elif kind == "learner":
+        opened.sign_in(Role.LEARNER, "trust")
     elif kind != "public":
         opened.sign_in(Role(kind))
 
@@ -220,6 +228,9 @@ def test_a_page_follows_the_market_without_being_loaded_again() -> None:
         assert "TRAINING round 1 of 2" in opened.text()
         assert opened.text(".countdown").endswith("left")
         opened.run("window.stays = true; document.querySelector('main a').focus()")
+        opened.until(lambda: opened.text().count("in training, 25%") == 4)
+        Held.half.set()
+        opened.until(lambda: opened.text().count("trained; its model is on its way") == 4)
         Held.go.set()
         market.finish()
         opened.until(lambda: "CLOSED" in opened.text("main p"))
