@@ -20,7 +20,7 @@ from selenium.webdriver.common.keys import Keys
 from coordinator.clock import SystemClock
 from fedpeer.console.sessions import Role
 from fedpeer.testing import LocalMarket
-from tests.browser.browsing import CHROMIUM, DRIVER, Browser, Held, held_market, some_results
+from tests.browser.browsing import CHROMIUM, DRIVER, TERMS, Browser, Held, held_market, some_results
 from tests.fedpeer.console.providing import providing
 from tests.fedpeer.console.visiting import Visited, visited
 from tests.integration.serving import task_config
@@ -243,7 +243,7 @@ def test_a_page_follows_the_market_without_being_loaded_again() -> None:
 
 def test_the_operator_cancels_and_revokes_by_keyboard(console: Visited, market: LocalMarket) -> None:
     folder = market.folder
-    market.coordinator.open(task_config(folder, "second", rule={"name": "paper"}))
+    market.coordinator.open(task_config(folder, "second", rule={"name": "paper"}, price=TERMS["price"]))
     with Browser(console) as opened:
         opened.sign_in(Role.OPERATOR)
         opened.open("/operator/tasks/second/")
