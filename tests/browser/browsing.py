@@ -14,6 +14,7 @@ from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
 from fedpeer.console.sessions import Role
@@ -171,6 +172,15 @@ class Browser:
 
     def click(self, selector: str) -> None:
         self.driver.find_element(By.CSS_SELECTOR, selector).click()
+
+    def press(self, link: str) -> None:
+        """Enter on a link; again where the page was just fetched anew and it stood in the old one."""
+
+        def pressed() -> bool:
+            self.driver.find_element(By.PARTIAL_LINK_TEXT, link).send_keys(Keys.ENTER)
+            return True
+
+        self.until(pressed)
 
     def text(self, selector: str = "main") -> str:
         return self.driver.find_element(By.CSS_SELECTOR, selector).text

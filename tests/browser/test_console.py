@@ -247,7 +247,7 @@ def test_the_operator_cancels_and_revokes_by_keyboard(console: Visited, market: 
     with Browser(console) as opened:
         opened.sign_in(Role.OPERATOR)
         opened.open("/operator/tasks/second/")
-        opened.driver.find_element(By.PARTIAL_LINK_TEXT, "Cancel this task").send_keys(Keys.ENTER)
+        opened.press("Cancel this task")
         opened.until(lambda: "It cannot be undone" in opened.text())
         field = opened.driver.find_element(By.ID, "reason")
         field.clear()
@@ -258,7 +258,7 @@ def test_the_operator_cancels_and_revokes_by_keyboard(console: Visited, market: 
         assert (last["state"], last["reason"]) == ("CANCELLED", "no <b>budget</b>")
 
         opened.open("/operator/participants/")
-        opened.driver.find_element(By.PARTIAL_LINK_TEXT, "Revoke p4").send_keys(Keys.ENTER)
+        opened.press("Revoke p4")
         opened.until(lambda: "Its certificates end at once" in opened.text())
         opened.click("button.grave")
         opened.until(lambda: "The coordinator that runs has taken notice." in opened.text())
