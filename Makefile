@@ -36,7 +36,7 @@ test-install: $(STAMP)
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow $(TEST_ARGS)
 
-# The web console in a headless Chromium, with Debian's chromium and chromium-driver; skips where they are missing.
+# The web console in a headless Chromium, with Debian's chromium, chromium-driver and libnss3-tools; skips where they are missing.
 test-browser: $(STAMP)
 	$(BIN)/python -m pytest -m browser tests/browser $(TEST_ARGS)
 

@@ -175,6 +175,21 @@ def admit_failure(store: MarketStore, task: TaskRow, participant_id: str, round_
         )
 
 
+def admit_progress(task: TaskRow, selected: frozenset[str], participant_id: str, round_: int) -> None:
+    """That somebody trains in a round now, so that its progress is worth knowing.
+
+    Raises:
+        Refusal: TASK_ENDED, WRONG_STATE, WRONG_ROUND or NOT_SELECTED.
+    """
+    _refuse_ended(task)
+    if task.state is not State.TRAINING:
+        raise _wrong_state(task, "progress", State.TRAINING)
+    if round_ != task.round:
+        raise _wrong_round(task, round_)
+    if participant_id not in selected:
+        raise Refusal(Code.NOT_SELECTED, f"{participant_id!r} does not train in task {task.id}.")
+
+
 def admit_dispute(store: MarketStore, task: TaskRow, participant_id: str, now: float) -> ClaimRow:
     """That a participant may open its counts `now`; returns its claim.
 

@@ -274,7 +274,7 @@ class OidcSection(_Section):
         client_id, client_secret: what the provider has given the console.
         console: the console's own address, as browsers reach it.
         operators, auditors: whom, by `sub` or by a verified e-mail address.
-        participants: the participant's id of each of those.
+        participants, learners: the id of each of those.
     """
 
     issuer: str = ""
@@ -284,6 +284,7 @@ class OidcSection(_Section):
     operators: tuple[str, ...] = ()
     auditors: tuple[str, ...] = ()
     participants: dict[str, str] = {}
+    learners: dict[str, str] = {}
 
     @model_validator(mode="after")
     def _whole(self) -> "OidcSection":

@@ -5,6 +5,8 @@ the service read again what others can change (tasks, participants, revocations)
 done, so that `fedpeer coordinator revoke` returns when the revocation is in force; its answer says what does not go
 well. The database stays the only truth: without a running service nobody answers, and nothing is lost. That nobody
 answers does not mean that nobody serves: the database's lease says that.
+
+A second question asks what only the service knows: how far participants say that their training is, and evidence.
 """
 
 import asyncio
@@ -14,6 +16,7 @@ import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, TypedDict
 
 import structlog
 
@@ -28,10 +31,22 @@ _PATH_BYTES = 100
 #: Seconds that a command waits for the service to have read everything again.
 ANSWER_SECONDS = 10.0
 
-_NOTIFY = b"notify\n"
+_NOTIFY, _PROGRESS = b"notify\n", b"progress\n"
 
-#: Bytes of an answer: a service has as many duties as tasks.
-_ANSWER_BYTES = 1 << 20
+#: Bytes of an answer: a service has as many duties as tasks, and a line of 120 bytes for each who trains.
+_ANSWER_BYTES = 1 << 23
+
+
+class Progress(TypedDict):
+    """How far the rounds are that are trained and scored now, by task.
+
+    Attributes:
+        training: by participant the round, the millionths that it says are done, and when it said so.
+        shadows: the round, models of the evidence that are trained, of how many, and seconds that the others take.
+    """
+
+    training: dict[str, dict[str, tuple[int, int, float]]]
+    shadows: dict[str, tuple[int, int, int, float]]
 
 
 class ControlSocket:
@@ -40,14 +55,20 @@ class ControlSocket:
     Args:
         answer: reads everything again.
         troubles: what does not go well, by name, and why.
+        progress: how far the current rounds are.
     """
 
     def __init__(
-        self, path: Path, answer: Callable[[], Awaitable[None]], troubles: Callable[[], dict[str, str]]
+        self,
+        path: Path,
+        answer: Callable[[], Awaitable[None]],
+        troubles: Callable[[], dict[str, str]],
+        progress: Callable[[], Progress],
     ) -> None:
         self._path = path
         self._answer = answer
         self._troubles = troubles
+        self._progress = progress
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
@@ -70,6 +91,9 @@ class ControlSocket:
             asked = await reader.readline()
         except ValueError:
             return  # more than anybody has to say
+        if asked == _PROGRESS:
+            writer.write(json.dumps(self._progress()).encode() + b"\n")
+            return
         if asked != _NOTIFY:
             return
         try:
@@ -89,16 +113,26 @@ def notify(path: Path) -> dict[str, str] | None:
     Returns:
         what does not go well in it, by the name of a task or duty, and why; None where no service answers.
     """
+    found: dict[str, str] | None = _asked(path, _NOTIFY)
+    return found
+
+
+def progress(path: Path) -> Progress:
+    """How far the current rounds are; nothing where no service answers."""
+    found: Progress | None = _asked(path, _PROGRESS)
+    return found or {"training": {}, "shadows": {}}
+
+
+def _asked(path: Path, word: bytes) -> Any:
     caller = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     caller.settimeout(ANSWER_SECONDS)
     try:
         with caller:
             with _short(path) as name:
                 caller.connect(name)
-            caller.sendall(_NOTIFY)
+            caller.sendall(word)
             with caller.makefile("rb") as answer:
-                found: dict[str, str] = json.loads(answer.readline(_ANSWER_BYTES))
-                return found
+                return json.loads(answer.readline(_ANSWER_BYTES))
     except (OSError, ValueError):  # nobody is there, or does not answer, or ends in the middle of its answer
         return None
 

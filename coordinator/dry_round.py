@@ -144,37 +144,42 @@ class Proof:
     models: tuple[int, int] | None = None
 
     def sentence(self) -> str:
-        """For the operator."""
-        said = "Proved in a dry round: models keep the contract, and are measured, paid and merged."
+        """For the operator: the findings, and what looks wrong."""
+        return " ".join([*self.findings(), *(f"LOOK AGAIN: {doubt}" for doubt in self.doubts)])
+
+    def findings(self) -> list[str]:
+        """What was proved and measured, as sentences; without doubts."""
+        said = ["Proved in a dry round: models keep the contract, and are measured, paid and merged."]
         if self.training_seconds is not None:
-            said += f" Training takes {_seconds(self.training_seconds)} on one core of this machine."
+            said.append(f"Training takes {_seconds(self.training_seconds)} on one core of this machine.")
         if self.accuracy is not None:
-            said += (
-                " On samples of D_c that it has not seen the first model is right in {:.0%}, a trained one in {:.0%}."
-            ).format(*self.accuracy)
+            said.append(
+                "On samples of D_c that it has not seen the first model is right in "
+                "{:.0%}, a trained one in {:.0%}.".format(*self.accuracy)
+            )
         elif self.loss is not None:
-            said += (
-                " On samples of D_c that it has not seen the first model's mean loss is {:.4g}, a trained one's {:.4g}."
-            ).format(*self.loss)
+            said.append(
+                "On samples of D_c that it has not seen the first model's mean loss is "
+                "{:.4g}, a trained one's {:.4g}.".format(*self.loss)
+            )
         if self.half_width is not None and self.shadows is not None:
             dry, first, _ = self.shadows
-            said += f" With {dry} shadows degrees are known to +-{self.half_width:.2f}, nine in ten"
+            known = f"With {dry} shadows degrees are known to +-{self.half_width:.2f}, nine in ten"
             if first != dry:
-                said += f"; the {first} of a round know them {'better' if first > dry else 'less well'}"
-            said += "."
-        said += "".join(f" LOOK AGAIN: {doubt}" for doubt in self.doubts)
+                known += f"; the {first} of a round know them {'better' if first > dry else 'less well'}"
+            said.append(f"{known}.")
         if self.evidence_seconds is not None:
-            said += f" The evidence of a round will take about {_seconds(self.evidence_seconds)} here"
+            takes = f"The evidence of a round will take about {_seconds(self.evidence_seconds)} here"
             if self.shadows is not None and self.models is not None:
-                said += f", for {self.models[0]} trainings"
+                takes += f", for {self.models[0]} trainings"
                 if self.models[1] != self.models[0]:
-                    said += (
+                    takes += (
                         f", or {self.models[1]} in later rounds, which carry the shadows of earlier ones over"
                     )
-            said += "."
+            said.append(f"{takes}.")
             if self.evidence_seconds > self.round_seconds:
-                said += (
-                    f" That is longer than a round, {_seconds(self.round_seconds)}: its payments wait for it. Fewer "
+                said.append(
+                    f"That is longer than a round, {_seconds(self.round_seconds)}: its payments wait for it. Fewer "
                     "shadows, fewer epochs or samples, or more cores take less."
                 )
         return said

@@ -16,6 +16,7 @@ from coordinator.admission import (
     admit_dispute,
     admit_failure,
     admit_model,
+    admit_progress,
     admit_upload,
     check_author,
     check_name,
@@ -23,6 +24,7 @@ from coordinator.admission import (
 )
 from coordinator.boundary import refusal_for
 from coordinator.identity import Caller, check_standing
+from coordinator.live import Reported, Shadows
 from coordinator.notices import Refused
 from coordinator.runner import LiveTask, Workplace
 from coordinator.settlements import PaidRound, Settlements
@@ -51,6 +53,7 @@ from fedpeer.v1 import market_pb2
 from mechanism.dispute import Review, check_opening
 from mechanism.errors import FieldError
 from mechanism.lifecycle import State
+from mechanism.settlement import MICRO
 from mechanism.statements import ClaimOpening, ClaimStatement, ModelOpening, ModelStatement
 from mechanism.terms import identifier
 
@@ -225,6 +228,32 @@ class Market:
         why = printable(report.reason)
         log.warning("participant cannot deliver", task=report.task_id, round=report.round, why=why)
         return receipt
+
+    def progress(self, caller: Caller, task_id: str, round_: int, done_micro: int) -> None:
+        """Keeps how far the caller's training is, in millionths, until it says more or the round is over."""
+        live = self._heard(caller, task_id)
+        admit_progress(live.row, live.feed.selected, caller.participant_id, round_)
+        if done_micro > MICRO:
+            raise FieldError("done_millionths", done_micro, f"at most {MICRO}, all of the training")
+        live.reported[caller.participant_id] = Reported(round_, done_micro, self._work.clock.now())
+
+    def reported(self) -> dict[str, dict[str, Reported]]:
+        """What participants have said of the rounds that are trained now, by task and name."""
+        return {
+            live.row.id: {name: said for name, said in live.reported.items() if said.round == live.row.round}
+            for live in self._tasks.values()
+            if live.row.state is State.TRAINING
+        }
+
+    def shadows(self) -> dict[str, Shadows]:
+        """How far the evidence of the current rounds is, by task."""
+        return {
+            live.row.id: found
+            for live in self._tasks.values()
+            if (found := live.shadows) is not None
+            and live.row.state in (State.TRAINING, State.SCORED)
+            and found.round == live.row.round
+        }
 
     async def _take(
         self,

@@ -5,6 +5,7 @@ what a step computes from files (evidence, the mean) is a function of what is re
 """
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor
@@ -21,7 +22,7 @@ from coordinator.clock import Clock
 from coordinator.commits import Transactions
 from coordinator.derivation import chain_secret
 from coordinator.errors import CoordinatorError, TaskError
-from coordinator.live import Feed, Presence
+from coordinator.live import Feed, Presence, Reported, Shadows
 from coordinator.metrics import Metrics
 from coordinator.notices import Refused
 from coordinator.receiving import Uploads
@@ -106,6 +107,8 @@ class LiveTask:
     Attributes:
         changed: set when something has happened that the runner should look at.
         missing: arrivals that its phase still waits for, as the runner has counted them.
+        reported: what participants have said of their training, by name; only of those who train.
+        shadows: how far the evidence of the current round is; None before the first of its models.
         broken: why the last step failed; None while all is well.
         broken_since: when the first of the steps that have failed since all was well did.
     """
@@ -115,6 +118,8 @@ class LiveTask:
     presence: Presence
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     missing: int = 0
+    reported: dict[str, Reported] = field(default_factory=dict)
+    shadows: Shadows | None = None
     broken: str | None = None
     broken_since: float = 0.0
     _looked: float = 0.0
@@ -227,6 +232,8 @@ class TaskRunner:
         self._scorer: Scorer | None = None
         self._preparation: asyncio.Future[None] | None = None
         self._prepared = 0
+        #: When the computing of evidence that now runs began, by `time.monotonic`.
+        self._computing_since = 0.0
         #: The step in progress and the version of the task that it starts from; how often it met a lasting fault. A
         #: restart counts from 0: what is certain to fail does so again within seconds.
         self._trying: tuple[str, int] | None = None
@@ -415,7 +422,11 @@ class TaskRunner:
     async def _prepare_round(self, row: TaskRow) -> None:
         before = await self._work.transact.read(lambda t: (t.market.rounds(row.id), _merged_before(t, row)))
         with self._work.tracing.span("evidence prepared ahead", task=row.id, round=row.round):
-            await self._work.transact.compute(lambda: self._scoring().prepare(self._start(*before)))
+            await self._work.transact.compute(lambda: self._prepared_ahead(self._start(*before)))
+
+    def _prepared_ahead(self, start: RoundStart) -> None:
+        scoring, self._computing_since = self._scoring(), time.monotonic()
+        scoring.prepare(start)
 
     def _start(self, rounds: Sequence[RoundRow], merged: Mapping[int, Sequence[ModelRow]]) -> RoundStart:
         """What the last of the rounds starts from; `merged` were the models in those before."""
@@ -437,8 +448,14 @@ class TaskRunner:
     def _scoring(self) -> Scorer:
         """The task's scorer, made where it is first needed: in the scoring thread, it may load data."""
         if self._scorer is None:
-            self._scorer = make_scorer(self._live.row, workers=self._work.workers)
+            self._scorer = make_scorer(self._live.row, report=self._trained, workers=self._work.workers)
         return self._scorer
+
+    def _trained(self, trained: int, of: int) -> None:
+        """Notes how far the shadows of the current round are; in the scoring thread."""
+        live, took = self._live, time.monotonic() - self._computing_since
+        live.shadows = Shadows(live.row.round, trained, of, took / trained * (of - trained))
+        log.debug("shadow models trained", task=live.row.id, round=live.row.round, trained=trained, of=of)
 
     async def _settle(self, row: TaskRow) -> _Seen:
         began = self._work.clock.now()
@@ -492,7 +509,8 @@ class TaskRunner:
             )
             for name, model in sorted(closed.models.items())
         ]
-        scored = self._scoring().score(self._start(closed.rounds, closed.merged), submissions)
+        scoring, self._computing_since = self._scoring(), time.monotonic()
+        scored = scoring.score(self._start(closed.rounds, closed.merged), submissions)
         parts = merged_parts(scored, submissions, row.terms.recipe.samples)
         merged = self._merged(row, closed.rounds, parts)
         return _Outcome(scored, merged, self._scoring().evaluate(blobs.fetch(merged.model_sha256)))

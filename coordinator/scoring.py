@@ -14,7 +14,6 @@ from secrets import token_bytes
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import structlog
 
 from coordinator.config import DataSection, EvidenceSection
 from coordinator.derivation import evidence_seed, validation_salt
@@ -39,8 +38,6 @@ from mechanism.statements import SALT_BYTES
 from mechanism.terms import Terms
 from mechanism.unmeasured import as_claimed
 from mechanism.workload import Labels
-
-log = structlog.get_logger()
 
 if TYPE_CHECKING:  # evidence imports torch, which most commands do without
     from fedpeer.evidence import EvidenceTask, ShadowEnsemble, ShadowEvidence
@@ -160,16 +157,15 @@ class ShadowModels(Scorer):
         data: LearnerData,
         row: TaskRow,
         workload: "Workload",
-        report: "Report | None" = None,
+        report: "Report",
         workers: LocalWorkers | None = None,
     ) -> None:
         from fedpeer.evidence import EvidenceError
 
         super().__init__(data, workload)
-        self._task, self._round = row.id, 0
         self._plain = row.terms.aggregation.name == "fedavg"
         try:
-            self._evidence = shadow_evidence(data, row, workload, report or self._report, workers)
+            self._evidence = shadow_evidence(data, row, workload, report, workers)
         except EvidenceError as error:
             raise TaskError(f"task {row.id!r}: {error}") from None
 
@@ -180,11 +176,7 @@ class ShadowModels(Scorer):
         found = self._evidence.assess(self._ensemble(start), submissions, self._broadcasts(start))
         return Scored(found.assessments, found.record)
 
-    def _report(self, trained: int, of: int) -> None:
-        log.debug("shadow models trained", task=self._task, round=self._round, trained=trained, of=of)
-
     def _ensemble(self, start: RoundStart) -> "ShadowEnsemble":
-        self._round = start.round
         return self._evidence.prepare(
             open_model(start.model).weights(), start.round, self._broadcasts(start), start.model_sha256.hex()
         )
@@ -287,14 +279,14 @@ def new_salt(entry_id: str) -> bytes:
 def make_scorer(
     row: TaskRow,
     data: LearnerData | None = None,
-    report: "Report | None" = None,
+    report: "Report" = lambda trained, of: None,
     workers: LocalWorkers | None = None,
 ) -> Scorer:
     """The scorer that a task's terms ask for.
 
     Args:
         data: those that its settings name, where they are loaded already.
-        report: takes how many shadows of a round are trained, and of how many; left out: the log.
+        report: takes how many shadows of a round are trained, and of how many.
         workers: who trains them; left out: this machine.
 
     Raises:

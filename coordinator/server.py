@@ -39,7 +39,7 @@ from coordinator.clock import Clock, SystemClock
 from coordinator.commits import Transactions
 from coordinator.config import ServerSection, ServiceConfig
 from coordinator.console_process import keep_console
-from coordinator.control_socket import ControlSocket
+from coordinator.control_socket import ControlSocket, Progress
 from coordinator.errors import FolderError, ServeError
 from coordinator.folder import StateFolder, write_private
 from coordinator.identity import Caller, Enrolled, Roster, enrol, renew
@@ -223,7 +223,9 @@ class Coordinator:
             bytes_per_hour=section.bytes_per_hour,
         )
         self._supervisor = Supervisor(self.metrics, self._raise_alarm)
-        self._control_socket = ControlSocket(folder.control_socket, self._follow, self.troubles)
+        self._control_socket = ControlSocket(
+            folder.control_socket, self._follow, self.troubles, self._progress
+        )
         #: Set when somebody may have changed what is held in memory, and who waits for it to be read again.
         self._outdated = asyncio.Event()
         self._following: list[asyncio.Future[None]] = []
@@ -469,6 +471,18 @@ class Coordinator:
             **certificates,
             **self._supervisor.troubles(),
             **self._notices.troubles(),
+        }
+
+    def _progress(self) -> Progress:
+        return {
+            "training": {
+                task: {name: (said.round, said.done_micro, said.at) for name, said in by_name.items()}
+                for task, by_name in self.market.reported().items()
+            },
+            "shadows": {
+                task: (found.round, found.trained, found.of, found.seconds_left)
+                for task, found in self.market.shadows().items()
+            },
         }
 
     def _sending(self, name: str) -> Callable[[Duty], Awaitable[None]]:

@@ -41,7 +41,7 @@ def _facts(report: TaskReport, now: float) -> RenderableType:
     if row.deadline is not None:
         earlier = _EARLIER.get(row.state, "")
         grid.add_row("deadline", f"{time_left(row.deadline, now)} ({_time(row.deadline)}) {earlier}".rstrip())
-    grid.add_row("participants", _counts(report))
+    grid.add_row("participants", standing_counts(report))
     paid = sum(report.paid_micro.values())
     settled = sum(r.settled_at is not None for r in report.rounds)
     grid.add_row("paid so far", f"{grouped_credits(paid)} credits in {counted(settled, 'settled round')}")
@@ -64,7 +64,7 @@ def quality_text(round_: RoundRow) -> str:
     return "" if round_.loss is None else f"loss {round_.loss}"
 
 
-def _counts(report: TaskReport) -> str:
+def standing_counts(report: TaskReport) -> str:
     """ "8 claimed of at most 10, 2 awaited, 5 delivered, 1 failed"."""
     numbers = dict.fromkeys(Standing, 0)
     for person in report.people:

@@ -1,7 +1,8 @@
 """Carries out effects with grpc.aio."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -9,11 +10,13 @@ import grpc
 import grpc.aio
 
 from participant.effects import (
+    Cast,
     Diagnose,
     Download,
     Effect,
     Emit,
     Interrupted,
+    Method,
     Next,
     Open,
     Pause,
@@ -24,7 +27,7 @@ from participant.effects import (
 )
 from participant.endpoint import Endpoint
 from participant.task import TrainingCancelled
-from participant.transport import Streaming, opened, translated, written
+from participant.transport import Casting, Streaming, opened, translated, written
 
 T = TypeVar("T")
 
@@ -35,6 +38,9 @@ class AsyncTransport(Streaming):
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
         self._replaced: list[Any] = []
+        #: Calls that nobody waits for.
+        self._cast: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     @cached_property
     def _channel(self) -> Any:
@@ -48,7 +54,11 @@ class AsyncTransport(Streaming):
 
     async def close(self) -> None:
         """Ends the connection; calls in progress are cancelled."""
+        self._closed = True
         self.replace(self._endpoint)
+        for task in (cast := tuple(self._cast)):
+            task.cancel()
+        await asyncio.gather(*cast, return_exceptions=True)
         for channel in self._replaced:
             await channel.close()
 
@@ -95,6 +105,8 @@ class AsyncTransport(Streaming):
             case Unary(method, request, timeout):
                 unary = self._channel.unary_unary(method.path, written, method.read)
                 return await unary(request, timeout=timeout, metadata=metadata)
+            case Cast(method, timeout):
+                return self._casting(method, timeout)
             case Upload(method, requests, timeout):
                 upload = self._channel.stream_unary(method.path, written, method.read)
                 return await self._upload(upload, requests, timeout)
@@ -117,6 +129,30 @@ class AsyncTransport(Streaming):
                 return await asyncio.to_thread(self._endpoint.diagnose, certain=certain)
             case Work(function):
                 return await asyncio.to_thread(function)
+
+    def _casting(self, method: Method[Any, Any], timeout: float) -> Callable[[Any], None]:
+        loop = asyncio.get_running_loop()
+
+        async def sent(request: Any) -> None:
+            with suppress(grpc.RpcError):
+                unary = self._channel.unary_unary(method.path, written, method.read)
+                await unary(request, timeout=timeout, metadata=self._endpoint.metadata())
+
+        def begin(request: Any) -> Any:
+            if self._closed:
+                raise ValueError("the connection is closed")
+            task = asyncio.ensure_future(sent(request))
+            self._cast.add(task)
+            task.add_done_callback(self._cast.discard)
+            return task
+
+        casting = Casting(begin)
+
+        def send(request: Any) -> None:
+            with suppress(RuntimeError):  # the loop has ended
+                loop.call_soon_threadsafe(casting, request)
+
+        return send
 
     async def _upload(self, upload: Any, requests: Iterator[Any], timeout: float | None) -> Any:
         welcome = asyncio.Event()

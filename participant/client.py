@@ -40,6 +40,7 @@ class ClientCalls:
     fetch_model = call(MarketSteps.fetch_model, "steps")
     submit_model = call(MarketSteps.submit_model, "steps")
     report_failure = call(MarketSteps.report_failure, "steps")
+    report_progress = call(MarketSteps.report_progress, "steps")
     receipt = call(MarketSteps.receipt, "steps")
     settlement = call(MarketSteps.settlement, "steps")
     enroll = call(MarketSteps.enroll, "steps")

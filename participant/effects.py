@@ -67,6 +67,17 @@ class Unary:
 
 
 @dataclass(frozen=True)
+class Cast:
+    """Result: a function that sends one message and waits for nothing, from any thread.
+
+    It never fails. Of messages that come while one is on its way the last goes next; what cannot be sent is dropped.
+    """
+
+    method: Method[Any, Any]
+    timeout: float
+
+
+@dataclass(frozen=True)
 class Upload:
     """A client stream. Result: the response.
 
@@ -142,7 +153,7 @@ class Emit(Generic[T]):
     item: T
 
 
-Performed: TypeAlias = Unary | Upload | Download | Open | Next | Pause | Diagnose | Work
+Performed: TypeAlias = Unary | Cast | Upload | Download | Open | Next | Pause | Diagnose | Work
 Effect: TypeAlias = Performed | Emit[Any]
 
 #: What has a result, and what emits items.

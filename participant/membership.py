@@ -1,7 +1,7 @@
 """What a participant can do: each call once, for the blocking client (`participant.sync`) and the asyncio one
 (`participant.aio`)."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from fractions import Fraction
 from pathlib import Path
@@ -450,6 +450,7 @@ class RoundMembership:
         self.transport = transport
         self._engagement = engagement
         self._assignment = assignment
+        self._told: Callable[[float], None] | None = None
 
     @property
     def number(self) -> int:
@@ -477,18 +478,36 @@ class RoundMembership:
         """Trains with a `Task` object, where `Participant.run` would, and submits."""
         engagement = self._engagement
         start = yield from engagement.fetch(self._assignment)
+        tell = yield from self._telling()
+
+        def progress(done: float, figures: Mapping[str, float]) -> None:
+            (on_progress or ignore_progress)(done, figures)
+            tell(done)
+
         context = TrainingRound(
-            engagement.terms,
-            engagement.participant_id,
-            self.number,
-            self.deadline,
-            on_progress or ignore_progress,
+            engagement.terms, engagement.participant_id, self.number, self.deadline, progress
         )
+        tell(0.0)
         trained = engagement.trained_path(self.number)
         made = yield Work(lambda: LocalTrainer(task).train(start, trained, context))
         receipt = yield from engagement.submit(self.number, made.samples)
         engagement.note_metrics(self.number, made.metrics)
         return receipt
+
+    @call
+    def progress(self, done: float) -> Steps[None]:
+        """Tells how far a training of one's own is, a share in [0, 1], for the operator to see.
+
+        Returns at once and never fails; what comes within two seconds of the last is left out. Nothing depends on it.
+        """
+        tell = yield from self._telling()
+        tell(done)
+
+    def _telling(self) -> Steps[Callable[[float], None]]:
+        if self._told is None:
+            engagement = self._engagement
+            self._told = yield from engagement.market.progress(engagement.task_id, self.number)
+        return self._told
 
     @call
     def submit(

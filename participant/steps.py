@@ -21,12 +21,14 @@ from fedpeer.protocol.codec import decode_signed
 from fedpeer.protocol.errors import Code
 from fedpeer.protocol.faults import Outlook, outlook
 from fedpeer.protocol.frames import Frame, parse_frame, upload_message
-from fedpeer.protocol.limits import FRAME_BYTES, MIN_FRAME_BYTES
+from fedpeer.protocol.limits import FRAME_BYTES, MIN_FRAME_BYTES, PROGRESS_SECONDS
 from fedpeer.protocol.model_file import frames
 from fedpeer.v1 import enrolment_pb2, ledger_pb2, market_pb2
+from mechanism.settlement import MICRO
 from mechanism.statements import ClaimStatement, ModelStatement
 from participant.backoff import Backoff
 from participant.effects import (
+    Cast,
     Diagnose,
     Download,
     Emit,
@@ -87,6 +89,7 @@ FETCH_MODEL = Method(MARKET + "FetchModel", M.FetchModelRequest, M.ModelFrame, p
 GET_UPLOAD = Method(MARKET + "GetUpload", M.GetUploadRequest, M.UploadStatus)
 SUBMIT_MODEL = Method(MARKET + "SubmitModel", M.SubmitModelRequest, M.Receipt)
 REPORT_FAILURE = Method(MARKET + "ReportFailure", M.ReportFailureRequest, M.Receipt)
+REPORT_PROGRESS = Method(MARKET + "ReportProgress", M.ReportProgressRequest, M.ReportProgressResponse)
 GET_RECEIPT = Method(MARKET + "GetReceipt", M.GetReceiptRequest, M.Receipt)
 OPEN_DISPUTE = Method(MARKET + "OpenDispute", M.OpenDisputeRequest, M.Dispute)
 GET_OPENINGS = Method(MARKET + "GetOpenings", M.GetOpeningsRequest, M.OpeningPart)
@@ -199,6 +202,29 @@ class MarketSteps:
             return (yield from self.call(REPORT_FAILURE, request))
         except ConflictError:
             return (yield from self.receipt(request.task_id, request.submission_id))
+
+    def report_progress(self, request: M.ReportProgressRequest) -> Steps[M.ReportProgressResponse]:
+        """Tells how far the training of a round is, for the operator to see; repeated until it is answered."""
+        return self.call(REPORT_PROGRESS, request)
+
+    def progress(self, task_id: str, round_: int) -> Steps[Callable[[float], None]]:
+        """A function that tells how far the training of a round is: a share in [0, 1], from any thread.
+
+        It waits for nothing and never fails; what comes within `PROGRESS_SECONDS` of the last is left out, the end
+        apart.
+        """
+        send = yield Cast(REPORT_PROGRESS, CALL_SECONDS)
+        told, at = -1.0, float("-inf")
+
+        def tell(done: float) -> None:
+            nonlocal told, at
+            now, ended = self.clock(), done >= 1 > told
+            if ended or now - at >= PROGRESS_SECONDS:
+                told, at = done, now if done > 0 else at  # that it has begun does not hold up the first step
+                micro = round(min(1.0, max(0.0, done)) * MICRO)
+                send(M.ReportProgressRequest(task_id=task_id, round=round_, done_millionths=micro))
+
+        return tell
 
     def watch(self, task_id: str, cursor: int = 0) -> Emits[M.Event]:
         """Events after `cursor`, each once and in order, over any number of reconnections, until the task ends."""

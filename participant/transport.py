@@ -1,7 +1,8 @@
 """Carries out effects with grpc (synchronous)."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from time import sleep
 from typing import Any, TypeVar
 
@@ -9,6 +10,7 @@ import grpc
 
 from fedpeer.protocol.errors import refusal_of
 from participant.effects import (
+    Cast,
     Diagnose,
     Download,
     Effect,
@@ -47,6 +49,34 @@ def opened(library: Any, endpoint: Endpoint) -> Any:
     if endpoint.secure:
         return library.secure_channel(endpoint.address, endpoint.channel_credentials(), endpoint.options())
     return library.insecure_channel(endpoint.address, endpoint.options())
+
+
+class Casting:
+    """Sends one message at a time and waits for nothing; of those that come meanwhile, the last goes next.
+
+    Args:
+        begin: begins a call; raises ValueError where the connection is closed.
+    """
+
+    def __init__(self, begin: Callable[[Any], Any]) -> None:
+        self._begin = begin
+        self._lock = threading.RLock()  # a call that is over at once is followed at once
+        self._call: Any = None
+        self._waiting: Any = None
+
+    def __call__(self, request: Any) -> None:
+        with self._lock:
+            self._waiting = request
+            if self._call is None:
+                self._follow()
+
+    def _follow(self, _ended: Any = None) -> None:
+        with self._lock:
+            request, self._waiting, self._call = self._waiting, None, None
+            if request is not None:
+                with suppress(ValueError):
+                    self._call = self._begin(request)
+                    self._call.add_done_callback(self._follow)
 
 
 class SyncTransport(Streaming):
@@ -100,6 +130,8 @@ class SyncTransport(Streaming):
             case Unary(method, request, timeout):
                 unary = self._channel.unary_unary(method.path, written, method.read)
                 return unary(request, timeout=timeout, metadata=metadata)
+            case Cast(method, timeout):
+                return self._casting(method, timeout)
             case Upload(method, requests, timeout):
                 upload = self._channel.stream_unary(method.path, written, method.read)
                 welcome = threading.Event()
@@ -129,6 +161,13 @@ class SyncTransport(Streaming):
                 return self._endpoint.diagnose(certain=certain)
             case Work(function):
                 return function()
+
+    def _casting(self, method: Method[Any, Any], timeout: float) -> Callable[[Any], None]:
+        def begin(request: Any) -> Any:
+            unary = self._channel.unary_unary(method.path, written, method.read)
+            return unary.future(request, timeout=timeout, metadata=self._endpoint.metadata())
+
+        return Casting(begin)
 
     def _pause(self, seconds: float) -> None:
         if threading.current_thread() is threading.main_thread():

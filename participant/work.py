@@ -289,12 +289,13 @@ class _TaskRun(_Reporter):
     def _train(self, start: Path, assignment: Assignment) -> Steps[TrainedFile]:
         engagement, trainer, number = self._engagement, self._trainer, assignment.number
         self._tell("training", number, f"training round {number}")
-        going = True
+        going, report = True, (yield from engagement.market.progress(engagement.task_id, number))
 
         def progress(done: float, figures: Mapping[str, float]) -> None:
             if not going:
                 raise TrainingCancelled  # the run was left while a thread of its own trains
             self._tell("progress", number, f"{done:.0%} of round {number}", {**figures, "done": done})
+            report(done)
 
         context = TrainingRound(
             engagement.terms, engagement.participant_id, number, assignment.deadline, progress
@@ -302,6 +303,7 @@ class _TaskRun(_Reporter):
         counts = yield Work(trainer.counts)
         engagement.check_counts(counts)
         trained = engagement.trained_path(number)
+        report(0.0)
         try:
             made: TrainedFile = yield Work(lambda: trainer.train(start, trained, context))
         finally:

@@ -102,6 +102,12 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
         said = request.task_id, request.round, request.participant_id, request.submission_id, request.reason
         return _receipt(await self._market.fail(caller(), FailureReport(*said)))
 
+    async def ReportProgress(
+        self, request: market_pb2.ReportProgressRequest, context: Any
+    ) -> market_pb2.ReportProgressResponse:
+        self._market.progress(caller(), request.task_id, request.round, request.done_millionths)
+        return market_pb2.ReportProgressResponse()
+
     async def GetReceipt(self, request: market_pb2.GetReceiptRequest, context: Any) -> market_pb2.Receipt:
         live = self._market.task(request.task_id)
         return _receipt(await self._market.receipt(caller(), live, request.submission_id))

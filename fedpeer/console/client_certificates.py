@@ -1,8 +1,8 @@
-"""Who signs in by the certificate that its browser shows: a participant by its own, an operator by one made here.
+"""Who signs in by the certificate that its browser shows: a participant by its own, others by one made here.
 
-A certificate of an operator or auditor counts for as long as its mark stands in the state folder:
+A certificate of an operator, auditor or learner counts for as long as its mark stands in the state folder:
 
-    console/certificates/<SHA-256 of the certificate>    its role, and when it ends; take it away, and it is over
+    console/certificates/<SHA-256 of the certificate>    whose it is, and when it ends; take it away, and it is over
 
 The server asks each browser for a certificate of the market's authorities, and takes those who have none.
 """
@@ -24,7 +24,7 @@ from coordinator.folder import StateFolder, write_private
 from coordinator.identity import Roster
 from fedpeer.console.errors import ConsoleError
 from fedpeer.console.reading import Reader
-from fedpeer.console.sessions import Role, Visitor, key_mark
+from fedpeer.console.sessions import Holder, Role, Visitor, key_mark
 from fedpeer.protocol.certificates import (
     certificate_key,
     issue_client_certificate,
@@ -59,7 +59,7 @@ class ClientCertificates:
             found = self.visitor(der)
         except LinkError:
             return ""
-        return found.name or f"the {found.role}"
+        return found.called
 
     def visitor(self, der: bytes | None) -> Visitor:
         """Whom it signs in.
@@ -74,8 +74,8 @@ class ClientCertificates:
         if not issued_by_one_of(certificate, authorities):
             raise LinkError("this certificate is of an authority that has ended here")
         mark = hashlib.sha256(der).hexdigest()
-        if (role := role_of(folder.console, mark, now)) is not None:
-            return Visitor(role, key=mark, session=secrets.token_hex(16))
+        if (holder := holder_of(folder.console, mark, now)) is not None:
+            return Visitor(*holder, key=mark, session=secrets.token_hex(16))
         roster = Roster()
         roster.trust(authorities)
         with self._reader.transaction() as t:
@@ -88,17 +88,18 @@ class ClientCertificates:
         return Visitor(Role.PARTICIPANT, caller.participant_id, key, secrets.token_hex(16))
 
 
-def role_of(console: Path, mark: str, now: float) -> Role | None:
-    """The role of the certificate with this mark; None where it has none, or no longer."""
+def holder_of(console: Path, mark: str, now: float) -> Holder | None:
+    """Role and name of the certificate with this mark; None where it has none, or no longer."""
     try:
         record: dict[str, Any] = json.loads((console / "certificates" / mark).read_text())
     except (OSError, ValueError):
         return None
-    return Role(record["role"]) if record["expires"] > now else None
+    return (Role(record["role"]), record["name"]) if record["expires"] > now else None
 
 
-def issue(folder: StateFolder, target: Path, role: Role, days: int) -> tuple[str, str]:
-    """Makes a certificate for an operator or auditor as a PKCS#12 file, which browsers and systems import.
+def issue(folder: StateFolder, target: Path, role: Role, days: int, name: str = "") -> tuple[str, str]:
+    """Makes a certificate for an operator, auditor or the learner `name` as a PKCS#12 file, which browsers and systems
+    import.
 
     Returns:
         the file's password, and the certificate's mark.
@@ -107,11 +108,11 @@ def issue(folder: StateFolder, target: Path, role: Role, days: int) -> tuple[str
         ConsoleError: the file is there already, or cannot be written.
     """
     now, lifetime = datetime.now(UTC), timedelta(days=days)
-    made = issue_client_certificate(folder.authority(), f"console {role}", now, lifetime)
+    made = issue_client_certificate(folder.authority(), f"console {role} {name}".rstrip(), now, lifetime)
     mark = hashlib.sha256(made.certificate.public_bytes(serialization.Encoding.DER)).hexdigest()
     password = secrets.token_urlsafe(12)
     content = pkcs12.serialize_key_and_certificates(
-        f"{folder.config().name} {role}".encode(),
+        f"{folder.config().name} {role} {name}".rstrip().encode(),
         made.key,
         made.certificate,
         folder.authorities(),
@@ -123,7 +124,7 @@ def issue(folder: StateFolder, target: Path, role: Role, days: int) -> tuple[str
             raise ConsoleError(f"{target} is there already; name another file")
         for place in (folder.console, marks):
             place.mkdir(mode=0o700, exist_ok=True)
-        record = {"role": role, "expires": (now + lifetime).timestamp()}
+        record = {"role": role, "name": name, "expires": (now + lifetime).timestamp()}
         write_private(marks / mark, json.dumps(record).encode())
         write_private(target, content)
     except OSError as error:

@@ -57,7 +57,7 @@ def line(points: Sequence[tuple[int, float]], title: str, across: str, up: str) 
         points: round and figure, in order of rounds; at least one.
         across, up: the axes' labels.
     """
-    left, top, wide, high = 40, 8, WIDTH - 52, 120
+    left, top, wide, high = 52, 8, WIDTH - 64, 120
     first, last = points[0][0], points[-1][0]
 
     def x(value: float) -> float:

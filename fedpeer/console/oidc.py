@@ -216,6 +216,9 @@ class Oidc:
             if any(name in known for name in names):
                 return Visitor(role, session=session)
         for name in names:
+            if (learner := section.learners.get(name)) is not None:
+                return Visitor(Role.LEARNER, learner, session=session)
+        for name in names:
             if (participant := section.participants.get(name)) is not None:
                 if (key := self._key_of(participant)) is None:
                     raise LinkError(f"no key of {participant} counts here any more")

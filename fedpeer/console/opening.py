@@ -47,7 +47,7 @@ class _Offer:
             "budget_micro": terms.budget_micro,
             "training_seconds": self.proof.training_seconds,
             "evidence_seconds": self.proof.evidence_seconds,
-            "proof": self.proof.sentence(),
+            "findings": self.proof.findings(),
             "doubts": list(self.proof.doubts),
         }
 

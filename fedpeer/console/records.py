@@ -9,12 +9,14 @@ import orjson
 
 from coordinator import payouts
 from coordinator.derivation import pseudonym
-from coordinator.operator import TaskReport, report_of
+from coordinator.operator import Standing, TaskReport, report_of
 from coordinator.storage.rounds import SettlementRow
 from coordinator.storage.tasks import TaskRow
+from coordinator.task_text import standing_counts
 from coordinator.transaction import Transaction
 from fedpeer.audit.proofs import entry as entry_of
 from fedpeer.audit.proofs import trusted_keys
+from fedpeer.console.progress import RoundProgress
 from fedpeer.console.reading import NotThere, task_of
 from fedpeer.console.words import duration, rounded_credits
 from fedpeer.terminal import counted
@@ -25,6 +27,7 @@ from mechanism.ledger.errors import LedgerError
 from mechanism.ledger.note import Checkpoint, Note
 from mechanism.ledger.tlog_proof import TlogProof
 from mechanism.ledger.verify import LedgerSource
+from mechanism.lifecycle import State
 from mechanism.settlement import max_payment_micro
 from mechanism.terms import Terms
 from participant.report import Settlement
@@ -47,7 +50,8 @@ def market(t: Transaction, name: str) -> dict[str, Any]:
 
 
 def _brief(t: Transaction, row: TaskRow) -> dict[str, Any]:
-    schedule = row.terms.schedule
+    schedule, progress = row.terms.schedule, t.market.progress(row)
+    training = row.state is State.TRAINING
     return {
         "id": row.id,
         "state": row.state.value,
@@ -59,6 +63,8 @@ def _brief(t: Transaction, row: TaskRow) -> dict[str, Any]:
         "reason": row.reason,
         "claims": t.market.count_claims(row.id),
         "capacity": schedule.capacity,
+        "models": len(progress.delivered) if training else None,
+        "selected": len(progress.selected) if training else None,
         "budget_micro": row.terms.budget_micro,
     }
 
@@ -161,7 +167,7 @@ def terms_in_words(terms: Terms) -> list[str]:
         lines.append(f"A credit is paid out as {terms.price.amount:f} {terms.price.currency}.")
     if rule.claim_penalty:
         lines.append(
-            f"A claim costs {rule.claim_penalty:f} credits times the square of its distance to what is measured."
+            f"A claim costs the square of its distance to what is measured, times {rule.claim_penalty:f} credits."
         )
     if rule.name == "verified":
         lines.append(
@@ -192,15 +198,30 @@ def operator_task(t: Transaction, task_id: str) -> dict[str, Any]:
     settlements = t.market.settlements(row.id)
     return {
         **task(t, task_id),
+        "shadows": None,
+        "epochs": row.terms.recipe.epochs,
         "evidence_seconds": _evidence_seconds(t, row),
         "entered": t.market.latest_event_at(row.id),
         "paid_micro": paid,
         "escrow_micro": report.escrow_micro,
+        "standings": standing_counts(report),
         "people": _people(t, report),
         "failures": [vars(failure) for failure in report.failed],
         "verdicts": [verdict for line in settlements for verdict in _failed(line)],
         "checked": sum(len(line.assessment.verdicts) for line in settlements),
     }
+
+
+def with_progress(record: dict[str, Any], progress: RoundProgress) -> dict[str, Any]:
+    """A record of `operator_task` with how far its round is, which no entry of the ledger says."""
+    people = [
+        {**person, "done_micro": progress.done_micro.get(person["id"])}
+        if person["standing"] == Standing.AWAITED
+        else person
+        for person in record["people"]
+    ]
+    shadows = {"trained": progress.trained, "of": progress.of, "seconds_left": progress.seconds_left}
+    return {**record, "people": people, "shadows": shadows if progress.of else None}
 
 
 def _evidence_seconds(t: Transaction, row: TaskRow) -> float | None:
@@ -218,6 +239,7 @@ def _people(t: Transaction, report: TaskReport) -> list[dict[str, Any]]:
             {
                 "id": person.id,
                 "standing": person.standing.value,
+                "done_micro": None,
                 "claimed_degree": person.degree,
                 "paid_micro": person.paid_micro,
                 "expected_micro": person.expected_micro,
@@ -430,6 +452,54 @@ def receipt(source: LedgerSource, text: str) -> dict[str, Any]:
         return {**record, "said": str(error)}
     said = f"It proves entry {proof.index} in the log {head.origin} of {head.size} entries."
     return {**record, "holds": True, "said": said, "entry": proof.index}
+
+
+def learner(t: Transaction, name: str) -> dict[str, Any]:
+    """What a learner has paid in, what its tasks have reserved and spent, and what is left.
+
+        free = deposits - withdrawals - spent + lost stakes - reserved
+
+    Raises:
+        NotThere: nobody of that name has ever paid in.
+    """
+    if name not in t.market.learners():
+        raise NotThere(f"There is no learner {name:.100} who has paid in.")
+    found = payouts.learner_statement(t, name)
+    tasks = [_funded(t, line) for line in reversed(found["tasks"])]
+    moved = [line["micro"] for line in found["funding"]]
+    return {
+        **found,
+        "funding": found["funding"][::-1],
+        "tasks": tasks,
+        "deposited_micro": sum(micro for micro in moved if micro > 0),
+        "withdrawn_micro": -sum(micro for micro in moved if micro < 0),
+        "spent_micro": sum(line["spent_micro"] for line in tasks),
+        "stakes_lost_micro": sum(line["stakes_lost_micro"] for line in tasks),
+    }
+
+
+def _funded(t: Transaction, line: dict[str, Any]) -> dict[str, Any]:
+    returned = line["budget_micro"] - line["reserved_micro"] - line["spent_micro"] + line["stakes_lost_micro"]
+    return {**line, **_brief(t, task_of(t, line["task"])), "returned_micro": returned}
+
+
+def learners(t: Transaction) -> dict[str, Any]:
+    """Everyone who has paid in, and what each has left."""
+    return {"learners": [learner(t, name) for name in t.market.learners()]}
+
+
+def learner_statement(record: dict[str, Any]) -> list[Sequence[Any]]:
+    """What a learner paid in and got back, then its tasks, as rows of a table under a heading, the oldest first."""
+    moved = ("kind", "reference", "at", "micro", "entry")
+    spent = ("task", "state", "opened", "budget_micro", "reserved_micro", "spent_micro", "stakes_lost_micro")
+    return [
+        (*moved, *spent, "returned_micro"),
+        *([*(line[n] for n in moved), *("" for _ in range(8))] for line in record["funding"][::-1]),
+        *(
+            ["task", *("" for _ in moved[1:]), *(line[n] for n in (*spent, "returned_micro"))]
+            for line in record["tasks"][::-1]
+        ),
+    ]
 
 
 def statement(record: dict[str, Any]) -> list[Sequence[Any]]:

@@ -23,6 +23,9 @@ def templates(now: Callable[[], float]) -> Environment:
         "degree": words.degree,
         "share": words.share,
         "duration": words.duration,
+        "training": words.training,
+        "kind": words.kind,
+        "plainly": words.plainly,
         "sentence": words.state_sentence,
     }
     pages.globals |= {

@@ -7,7 +7,7 @@ slash's place, for the same roles. `site` holds the table against each request.
 import csv
 import io
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from fedpeer.console import records
 from fedpeer.console.oidc import RETURN_PATH, Oidc
 from fedpeer.console.reading import NotThere
 from fedpeer.console.sessions import Role, Visitor
+from mechanism.lifecycle import State
 
 if TYPE_CHECKING:
     from fedpeer.console.site import Console
@@ -28,8 +29,9 @@ EVERYBODY = frozenset(Role)
 SIGNED_IN = EVERYBODY - {Role.PUBLIC}
 AUDIT = frozenset({Role.AUDITOR, Role.OPERATOR})
 OPERATOR = frozenset({Role.OPERATOR})
-#: A participant sees its own pages, and nobody else's.
+#: A participant and a learner see their own pages, and nobody else's.
 OWN = frozenset({Role.PARTICIPANT, Role.OPERATOR})
+FUNDER = frozenset({Role.LEARNER, Role.OPERATOR})
 
 
 #: Bytes of a form: a task file is the longest but a receipt, and has some thousand. What a form writes as three bytes
@@ -223,9 +225,36 @@ def _participant(asked: Asked) -> Answer:
 def _statement(asked: Asked) -> Answer:
     name = asked.path["name"]
     record = asked.console.reader.record(("participant", name), lambda t: records.participant(t, name))
+    return _table(records.statement(record), f"{name}.csv")
+
+
+def _learner_record(asked: Asked) -> dict[str, Any]:
+    name = asked.path["learner"]
+    return asked.console.reader.record(("learner", name), lambda t: records.learner(t, name))
+
+
+def _learner(asked: Asked) -> Answer:
+    return Shown("learner.html", _learner_record(asked))
+
+
+def _learner_printed(asked: Asked) -> Answer:
+    reader = asked.console.reader
+    record = {**_learner_record(asked), "market": reader.config.name, "written": reader.now()}
+    return Shown("learner_statement.html", record)
+
+
+def _learner_statement(asked: Asked) -> Answer:
+    return _table(records.learner_statement(_learner_record(asked)), f"learner-{asked.path['learner']}.csv")
+
+
+def _learners(asked: Asked) -> Answer:
+    return Shown("learners.html", asked.console.reader.record("learners", records.learners))
+
+
+def _table(rows: Iterable[Sequence[Any]], name: str) -> Text:
     text = io.StringIO()
-    csv.writer(text).writerows(records.statement(record))
-    return Text(text.getvalue(), "text/csv", f"{name}.csv")
+    csv.writer(text).writerows(rows)
+    return Text(text.getvalue(), "text/csv", name)
 
 
 def _why(asked: Asked) -> Answer:
@@ -254,6 +283,8 @@ def _operator(asked: Asked) -> Answer:
 def _operator_task(asked: Asked) -> Answer:
     name = asked.path["task"]
     record = asked.console.reader.record(("operator task", name), lambda t: records.operator_task(t, name))
+    if record["state"] in (State.TRAINING, State.SCORED):
+        record = records.with_progress(record, asked.console.progress.of(name, record["round"]))
     return Shown("operator_task.html", record, {"notice": _notice(asked)})
 
 
@@ -448,6 +479,7 @@ def home(visitor: Visitor) -> str:
         Role.OPERATOR: "/operator/",
         Role.AUDITOR: "/audit/",
         Role.PARTICIPANT: f"/participants/{visitor.name}/",
+        Role.LEARNER: f"/learners/{visitor.name}/",
         Role.PUBLIC: "/",
     }[visitor.role]
 
@@ -473,6 +505,9 @@ PAGES = (
     Page("/participants/{name}/statement.csv", OWN, _statement),
     Page("/participants/{name}/statement/", OWN, _printed),
     Page("/participants/{name}/{task}/{round}/", OWN, _why),
+    Page("/learners/{learner}/", FUNDER, _learner),
+    Page("/learners/{learner}/statement.csv", FUNDER, _learner_statement),
+    Page("/learners/{learner}/statement/", FUNDER, _learner_printed),
     Page("/audit/", AUDIT, _audit, _begin_audit),
     Page("/operator/", OPERATOR, _operator),
     Page("/operator/alarms/", OPERATOR, _alarms),
@@ -480,6 +515,7 @@ PAGES = (
     Page("/operator/participants/{name}/revoke/", OPERATOR, _ask_revoke, _revoke),
     Page("/operator/invite/", OPERATOR, None, _invite),
     Page("/operator/open/", OPERATOR, _ask_open, _open),
+    Page("/operator/learners/", OPERATOR, _learners),
     Page("/operator/payouts/", OPERATOR, _payouts, _begin_payout),
     Page("/operator/payouts/{payout}/", OPERATOR, _payout, _end_payout),
     Page("/operator/payouts/{payout}/payout.csv", OPERATOR, _payout_table),
@@ -499,7 +535,8 @@ def admitted(page: Page, visitor: Visitor, path: Mapping[str, str], *, public_le
         return False
     if visitor.role not in page.roles:
         return False
-    return visitor.role is not Role.PARTICIPANT or path.get("name", visitor.name) == visitor.name
+    own = {Role.PARTICIPANT: "name", Role.LEARNER: "learner"}.get(visitor.role)
+    return own is None or path.get(own, visitor.name) == visitor.name
 
 
 def json_text(record: Mapping[str, Any]) -> str:

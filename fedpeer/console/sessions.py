@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import TypeAlias
 
 from itsdangerous import BadSignature, URLSafeSerializer
 
@@ -34,8 +35,13 @@ class Role(StrEnum):
 
     PUBLIC = "public"
     PARTICIPANT = "participant"
+    LEARNER = "learner"
     AUDITOR = "auditor"
     OPERATOR = "operator"
+
+
+#: Role and name of who holds a certificate.
+Holder: TypeAlias = tuple[Role, str]
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,7 @@ class Visitor:
     """Who asks.
 
     Attributes:
-        name: of a participant; empty for others.
+        name: of a participant or learner; empty for others.
         key: of a participant, the fingerprint of the key that counted when it signed in; of others that have signed in
             by a certificate, its mark. A session ends with it.
         session: names the session, for forms.
@@ -54,6 +60,17 @@ class Visitor:
     key: str = ""
     session: str = ""
 
+    @property
+    def called(self) -> str:
+        """Who it is, in words."""
+        return {
+            Role.OPERATOR: "the operator",
+            Role.AUDITOR: "an auditor",
+            Role.PARTICIPANT: f"the participant {self.name}",
+            Role.LEARNER: f"the learner {self.name}",
+            Role.PUBLIC: "not signed in",
+        }[self.role]
+
 
 class Sessions:
     """Makes and reads links and cookies.
@@ -62,7 +79,7 @@ class Sessions:
         folder: the state folder's `console/`, made where it is not there.
         now: seconds since the epoch.
         key_of: the key that counts for a participant now, None where there is none.
-        role_of: the role of the certificate with a mark now, None where there is none.
+        holder_of: role and name of the certificate with a mark now, None where there is none.
 
     Raises:
         ConsoleError: the folder cannot be used.
@@ -73,9 +90,9 @@ class Sessions:
         folder: Path,
         now: Callable[[], float],
         key_of: Callable[[str], PublicKey | None],
-        role_of: Callable[[str], Role | None] = lambda _: None,
+        holder_of: Callable[[str], Holder | None] = lambda _: None,
     ) -> None:
-        self._folder, self._now, self._key_of, self._role_of = folder, now, key_of, role_of
+        self._folder, self._now, self._key_of, self._holder_of = folder, now, key_of, holder_of
         try:
             for part in (folder, folder / "links", folder / "used"):
                 part.mkdir(mode=0o700, exist_ok=True)
@@ -93,10 +110,10 @@ class Sessions:
         #: Of the cookie: two consoles on one host, on different ports, must not share one.
         self.cookie = f"fedpeer-{hashlib.sha256(secret).hexdigest()[:8]}"
 
-    def link(self, role: Role) -> str:
-        """A token that signs somebody in once as operator or auditor, for `LINK_SECONDS`."""
+    def link(self, role: Role, name: str = "") -> str:
+        """A token that signs somebody in once as operator, auditor or the learner `name`, for `LINK_SECONDS`."""
         token = secrets.token_urlsafe(32)
-        record = json.dumps({"role": role, "expires": self._now() + LINK_SECONDS})
+        record = json.dumps({"role": role, "name": name, "expires": self._now() + LINK_SECONDS})
         path = self._folder / "links" / hashlib.sha256(token.encode()).hexdigest()
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "w") as file:
@@ -124,7 +141,7 @@ class Sessions:
             ) from None
         if record["expires"] < self._now():
             raise LinkError("this link has expired; make a new one: fedpeer console link")
-        return Visitor(Role(record["role"]), session=secrets.token_hex(16))
+        return Visitor(Role(record["role"]), record["name"], session=secrets.token_hex(16))
 
     def _redeem_participant(self, asked: SignIn) -> Visitor:
         self._forget_used()
@@ -162,7 +179,7 @@ class Sessions:
             return Visitor()
         visitor = Visitor(**{**fields, "role": Role(fields["role"])})
         if visitor.role is not Role.PARTICIPANT and visitor.key:
-            return visitor if self._role_of(visitor.key) is visitor.role else Visitor()
+            return visitor if self._holder_of(visitor.key) == (visitor.role, visitor.name) else Visitor()
         if visitor.role is Role.PARTICIPANT:
             key = self._key_of(visitor.name)
             if key is None or key_mark(key) != visitor.key:

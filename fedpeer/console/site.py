@@ -23,11 +23,13 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from coordinator.control_socket import Progress
 from coordinator.errors import CoordinatorError
 from fedpeer.audit.sql.errors import StorageError
-from fedpeer.console.client_certificates import SCOPE_KEY, ClientCertificates, role_of
+from fedpeer.console.client_certificates import SCOPE_KEY, ClientCertificates, holder_of
 from fedpeer.console.oidc import BEGUN_SECONDS, RETURN_PATH, Oidc
 from fedpeer.console.opening import Opening
+from fedpeer.console.progress import CurrentProgress
 from fedpeer.console.reading import NotThere, Reader
 from fedpeer.console.rendering import templates
 from fedpeer.console.results import Results
@@ -101,7 +103,7 @@ class Console:
         self.reader = reader
         console = reader.folder.console
         self.sessions = Sessions(
-            console, reader.now, reader.key_of, lambda mark: role_of(console, mark, reader.now())
+            console, reader.now, reader.key_of, lambda mark: holder_of(console, mark, reader.now())
         )
         self.certificates = ClientCertificates(reader)
         section = reader.config.oidc
@@ -109,9 +111,12 @@ class Console:
         self.verification = Verification(reader, self.look)
         self.opening = Opening(reader, self.look)
         self.service = Service(reader)
+        self.progress = CurrentProgress(reader)
         self.results = Results(results)
         self._hosts, self._secure = frozenset(hosts), secure
-        self._watchers: set[asyncio.Event] = set()
+        #: Each who watches, and whether it is shown how far participants are.
+        self._watchers: dict[asyncio.Event, bool] = {}
+        self._said: Progress | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._size = 0
         self._turn = 0
@@ -151,10 +156,12 @@ class Console:
         self._ended = True
         self._tell()
 
-    def _tell(self) -> None:
+    def _tell(self, *, progress: bool = False) -> None:
+        """Has everybody look again, or those alone who are shown how far participants are."""
         self._turn += 1
-        for watcher in self._watchers:
-            watcher.set()
+        for watcher, shown in self._watchers.items():
+            if shown or not progress:
+                watcher.set()
 
     @contextlib.asynccontextmanager
     async def _following(self, _app: Starlette) -> AsyncIterator[None]:
@@ -177,6 +184,11 @@ class Console:
                         self._tell()
                 except StorageError as error:
                     log.warning("the ledger cannot be followed; it is tried again", why=str(error))
+            if any(self._watchers.values()):
+                said = await asyncio.to_thread(self.progress.look)
+                if said != self._said:
+                    self._said = said
+                    self._tell(progress=True)
             await asyncio.sleep(_LOOK_SECONDS)
 
     async def _events(self, request: Request) -> Response:
@@ -188,11 +200,12 @@ class Console:
             return await self._problem(
                 request, 503, "Too many pages are watched; reload this one by hand.", visitor
             )
-        return StreamingResponse(self._stream(), media_type="text/event-stream", headers=_HEADERS)
+        shown = visitor.role is Role.OPERATOR
+        return StreamingResponse(self._stream(shown), media_type="text/event-stream", headers=_HEADERS)
 
-    async def _stream(self) -> AsyncIterator[str]:
+    async def _stream(self, shown: bool) -> AsyncIterator[str]:
         moved = asyncio.Event()
-        self._watchers.add(moved)
+        self._watchers[moved] = shown
         try:
             yield "retry: 3000\n\n"
             while not self._ended:
@@ -205,7 +218,7 @@ class Console:
                 moved.clear()
                 yield f"event: moved\ndata: {json.dumps({'entries': self._size, 'turn': self._turn})}\n\n"
         finally:
-            self._watchers.discard(moved)
+            self._watchers.pop(moved, None)
 
     def _endpoint(self, page: Page, *, as_json: bool = False) -> Callable[[Request], Any]:
         async def answer(request: Request) -> Response:
@@ -217,7 +230,7 @@ class Console:
                         request, 401, "This page is for those who have signed in.", visitor
                     )
                 return await self._problem(
-                    request, 403, f"This page is not for you: you are {_who(visitor)}.", visitor
+                    request, 403, f"This page is not for you: you are {visitor.called}.", visitor
                 )
             form = await self._form(request, page, visitor) if request.method == "POST" else {}
             host = request.headers.get("host", "")
@@ -333,7 +346,8 @@ class Console:
                 visitor = Visitor() if kind is StorageError else await self._visitor(request)
                 return await self._problem(request, status, str(error), visitor)
         if isinstance(error, HTTPException):
-            return await self._problem(request, error.status_code, f"{error.detail}.", Visitor())
+            visitor = await self._visitor(request)
+            return await self._problem(request, error.status_code, f"{error.detail}.", visitor)
         return await self._problem(
             request, 500, "Something went wrong here; the console's log says what.", Visitor()
         )
@@ -372,11 +386,3 @@ def host_name(host: str) -> str:
     """The name or address of a Host header, without port and brackets."""
     name, colon, port = host.rpartition(":")
     return (name if colon and port.isdigit() else host).strip("[]").lower()
-
-
-def _who(visitor: Visitor) -> str:
-    return {
-        Role.OPERATOR: "the operator",
-        Role.AUDITOR: "an auditor",
-        Role.PARTICIPANT: f"the participant {visitor.name}",
-    }.get(visitor.role, "not signed in")

@@ -1,8 +1,11 @@
 """Figures in words: amounts, times and degrees as pages show them, with the exact value behind."""
 
+import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import ROUND_HALF_EVEN, Decimal
 from fractions import Fraction
+from itertools import takewhile
 
 from markupsafe import Markup
 
@@ -22,6 +25,64 @@ STATES = {
 }
 
 
+#: What each kind of entry of the ledger records; others are called as they are.
+KINDS = {
+    "terms": "the terms of a task",
+    "reservation": "the budget of a task, reserved",
+    "refund": "what goes back of a budget",
+    "enrolment": "a participant's key",
+    "revocation": "the end of a participant's key",
+    "claim": "a claim",
+    "selection": "who trains",
+    "model": "a model that came in",
+    "failure": "word that no model comes",
+    "transition": "a step of a task",
+    "closing": "the end of a round",
+    "evidence": "evidence of a round",
+    "verdict": "what the checks found of a participant",
+    "seed": "the operator's part in a draw",
+    "peers": "the draw of peers",
+    "settlement": "what a round costs",
+    "payment": "what a round pays a participant",
+    "aggregation": "the next model",
+    "dispute": "counts that were opened",
+    "awards": "what disputes come to",
+    "award": "what a dispute pays",
+    "stake_release": "a stake that goes back",
+    "payout": "the beginning of a payout",
+    "payout_line": "a payment of a payout",
+    "payout_end": "the end of a payout",
+    "payout_resolved": "a payment that has ended",
+    "payout_return": "a payment that came back",
+    "deposit": "what a learner paid in",
+    "withdrawal": "what a learner got back",
+    "log_key": "a new key of the log",
+}
+
+
+def kind(name: str) -> str:
+    """What a kind of entry records, in a few words."""
+    return KINDS.get(name, name.replace("_", " "))
+
+
+def plainly(explanation: str, figures: Mapping[str, object]) -> str:
+    """A check's sentence without the clauses that have numbers in them; as it is where it rests on no figures, or
+    nothing would be left.
+
+    "The model is the broadcast model again: its distance is 0.000118. Train on your own data." is "The model is the
+    broadcast model again. Train on your own data."
+    """
+    if not figures:
+        return explanation
+    kept = []
+    for sentence in re.split(r"(?<=\.)\s+", explanation):
+        clauses = re.split(r"(?<=[:;,])\s+", sentence.removesuffix("."))
+        words = list(takewhile(lambda clause: not re.search(r"\d", clause), clauses))
+        if any(words):
+            kept.append(" ".join(words).rstrip(":;,") + ".")
+    return " ".join(kept) or explanation
+
+
 def state_sentence(state: str) -> str:
     """What a state means, in a few words."""
     return STATES.get(state, state)
@@ -35,9 +96,8 @@ def rounded_credits(micro: int, places: int = 2) -> str:
 
 def money(micro: int, places: int = 2) -> Markup:
     """Credits with two decimals, or `places`; the exact amount is the value, in micro-credits, and the title."""
-    return Markup('<data class="money" value="{}" title="{} credits">{}</data>').format(
-        micro, rounded_credits(micro, 6), rounded_credits(micro, places)
-    )
+    shown = [rounded_credits(micro, decimals).replace("-", "−") for decimals in (6, places)]
+    return Markup('<data class="money" value="{}" title="{} credits">{}</data>').format(micro, *shown)
 
 
 def exact_credits(text: str) -> Markup:
@@ -79,6 +139,25 @@ def share(text: str | float | None) -> str:
     return "–" if text is None else f"{float(text):.1%}"
 
 
+def training(done_micro: int | None, epochs: int) -> str:
+    """How far a participant says that its training is, such as "in training, epoch 3 of 5"; "" where it says nothing.
+
+    The epoch is the one of the recipe's that the share of the work falls into.
+    """
+    if done_micro is None:
+        return ""
+    if done_micro >= MICRO:
+        return "trained; its model is on its way"
+    epoch = done_micro * epochs // MICRO + 1
+    return (
+        f"in training, epoch {epoch} of {epochs}" if epochs > 1 else f"in training, {done_micro / MICRO:.0%}"
+    )
+
+
 def duration(seconds: float | None) -> str:
     """ "2 h 5 min", without what is too small to matter."""
-    return "–" if seconds is None else time_left(seconds, 0).removesuffix(" left")
+    if seconds is None:
+        return "–"
+    first, *rest = time_left(seconds, 0).removesuffix(" left").split(" ", 2)
+    unit, more = rest[0], rest[1:]
+    return " ".join([first, unit, *(part for part in more if not part.startswith("0 "))])

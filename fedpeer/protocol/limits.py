@@ -157,6 +157,9 @@ MAX_REFUSAL_SENTENCE = 400
 MAX_REFUSAL_FIELD = 100
 MAX_REFUSAL_VIOLATIONS = 8
 
+#: Seconds between two reports of progress by one participant in a round: a page that is looked at needs no more.
+PROGRESS_SECONDS = 2.0
+
 #: Seconds from a call's beginning until its message is there, where it has one: the largest takes 32 kB/s. A
 #: client that opens calls and sends nothing holds each no longer than this.
 MESSAGE_SECONDS = 30
@@ -235,7 +238,8 @@ class LocalLimits:
 #: Prometheus' page: one scraper or two, each by a GET with its usual headers.
 METRICS_PORT = LocalLimits(request_bytes=16 << 10, connections=16, seconds=30)
 
-#: The socket by which commands notify the service: one word. Looking takes a moment, with thousands of tasks seconds.
+#: The socket by which commands notify the service and the console asks it: one word. Looking takes a moment, with
+#: thousands of tasks seconds.
 CONTROL_SOCKET = LocalLimits(request_bytes=16, connections=16, seconds=60)
 
 
@@ -283,6 +287,8 @@ METHODS: dict[str, MethodLimits] = {
     "/fedpeer.v1.Market/SubmitModel": MethodLimits(MAX_MESSAGE_BYTES, messages=None, seconds=None),
     # A reason of 2,000 characters takes four bytes each at most.
     "/fedpeer.v1.Market/ReportFailure": MethodLimits(4 * MAX_REASON_CHARACTERS + _NAMES),
+    # Numbers that are kept in memory, the last of each participant.
+    "/fedpeer.v1.Market/ReportProgress": MethodLimits(_NAMES, seconds=10, per_caller=4, per_second=2),
     "/fedpeer.v1.Market/GetReceipt": MethodLimits(_NAMES),
     "/fedpeer.v1.Market/GetSettlement": MethodLimits(_NAMES),
     # A participant's own, in parts; nobody needs them more often than once a round.

@@ -134,9 +134,17 @@ class LocalCoordinator:
         finally:
             operator.close()
 
-    def open(self, task: TaskConfig) -> None:
-        """Publishes a task, as `fedpeer coordinator open` does."""
-        self.operator(lambda operator: operator.open(prepare_task(task, self.clock.now())))
+    def open(self, task: TaskConfig, *, deposit: bool = False) -> None:
+        """Publishes a task, as `fedpeer coordinator open` does.
+
+        Args:
+            deposit: has the learner who funds the task pay in what it reserves.
+        """
+        prepared = prepare_task(task, self.clock.now())
+        terms = prepared.row.terms
+        if deposit and terms.funder:
+            self.operator(lambda o: o.fund(terms.funder, f"for-{terms.task_id}"[:64], terms.budget_micro))
+        self.operator(lambda operator: operator.open(prepared))
 
     def task(self, task_id: str) -> TaskReport:
         """How a task stands, as `fedpeer coordinator status` has it."""

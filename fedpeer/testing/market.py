@@ -261,7 +261,7 @@ class LocalMarket:
     def _open(self, config: TaskConfig) -> None:
         """Publishes the task. What is wrong with the first model is said of that, not of a file that nobody named."""
         try:
-            self.coordinator.open(config)
+            self.coordinator.open(config, deposit=True)
         except TaskError as error:
             if self._weights is None:
                 raise

@@ -227,6 +227,20 @@ class ReportFailureRequest(_message.Message):
     reason: str
     def __init__(self, submission_id: _Optional[str] = ..., task_id: _Optional[str] = ..., participant_id: _Optional[str] = ..., round: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
+class ReportProgressRequest(_message.Message):
+    __slots__ = ("task_id", "round", "done_millionths")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    DONE_MILLIONTHS_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    round: int
+    done_millionths: int
+    def __init__(self, task_id: _Optional[str] = ..., round: _Optional[int] = ..., done_millionths: _Optional[int] = ...) -> None: ...
+
+class ReportProgressResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class GetReceiptRequest(_message.Message):
     __slots__ = ("task_id", "submission_id")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]

@@ -80,6 +80,11 @@ class MarketStub(object):
                 request_serializer=fedpeer_dot_v1_dot_market__pb2.ReportFailureRequest.SerializeToString,
                 response_deserializer=fedpeer_dot_v1_dot_market__pb2.Receipt.FromString,
                 _registered_method=True)
+        self.ReportProgress = channel.unary_unary(
+                '/fedpeer.v1.Market/ReportProgress',
+                request_serializer=fedpeer_dot_v1_dot_market__pb2.ReportProgressRequest.SerializeToString,
+                response_deserializer=fedpeer_dot_v1_dot_market__pb2.ReportProgressResponse.FromString,
+                _registered_method=True)
         self.GetReceipt = channel.unary_unary(
                 '/fedpeer.v1.Market/GetReceipt',
                 request_serializer=fedpeer_dot_v1_dot_market__pb2.GetReceiptRequest.SerializeToString,
@@ -167,6 +172,13 @@ class MarketServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReportProgress(self, request, context):
+        """How far a participant's training is, for the operator to see. In no entry and no table: nothing depends on it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetReceipt(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -242,6 +254,11 @@ def add_MarketServicer_to_server(servicer, server):
                     servicer.ReportFailure,
                     request_deserializer=fedpeer_dot_v1_dot_market__pb2.ReportFailureRequest.FromString,
                     response_serializer=fedpeer_dot_v1_dot_market__pb2.Receipt.SerializeToString,
+            ),
+            'ReportProgress': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReportProgress,
+                    request_deserializer=fedpeer_dot_v1_dot_market__pb2.ReportProgressRequest.FromString,
+                    response_serializer=fedpeer_dot_v1_dot_market__pb2.ReportProgressResponse.SerializeToString,
             ),
             'GetReceipt': grpc.unary_unary_rpc_method_handler(
                     servicer.GetReceipt,
@@ -508,6 +525,33 @@ class Market(object):
             '/fedpeer.v1.Market/ReportFailure',
             fedpeer_dot_v1_dot_market__pb2.ReportFailureRequest.SerializeToString,
             fedpeer_dot_v1_dot_market__pb2.Receipt.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReportProgress(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fedpeer.v1.Market/ReportProgress',
+            fedpeer_dot_v1_dot_market__pb2.ReportProgressRequest.SerializeToString,
+            fedpeer_dot_v1_dot_market__pb2.ReportProgressResponse.FromString,
             options,
             channel_credentials,
             insecure,

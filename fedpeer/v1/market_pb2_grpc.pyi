@@ -73,6 +73,12 @@ class MarketStub:
     ]
     """A participant that cannot deliver says why, so that the round need not wait for it."""
 
+    ReportProgress: grpc.UnaryUnaryMultiCallable[
+        fedpeer.v1.market_pb2.ReportProgressRequest,
+        fedpeer.v1.market_pb2.ReportProgressResponse,
+    ]
+    """How far a participant's training is, for the operator to see. In no entry and no table: nothing depends on it."""
+
     GetReceipt: grpc.UnaryUnaryMultiCallable[
         fedpeer.v1.market_pb2.GetReceiptRequest,
         fedpeer.v1.market_pb2.Receipt,
@@ -152,6 +158,12 @@ class MarketAsyncStub:
         fedpeer.v1.market_pb2.Receipt,
     ]
     """A participant that cannot deliver says why, so that the round need not wait for it."""
+
+    ReportProgress: grpc.aio.UnaryUnaryMultiCallable[
+        fedpeer.v1.market_pb2.ReportProgressRequest,
+        fedpeer.v1.market_pb2.ReportProgressResponse,
+    ]
+    """How far a participant's training is, for the operator to see. In no entry and no table: nothing depends on it."""
 
     GetReceipt: grpc.aio.UnaryUnaryMultiCallable[
         fedpeer.v1.market_pb2.GetReceiptRequest,
@@ -250,6 +262,14 @@ class MarketServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[fedpeer.v1.market_pb2.Receipt, collections.abc.Awaitable[fedpeer.v1.market_pb2.Receipt]]:
         """A participant that cannot deliver says why, so that the round need not wait for it."""
+
+    @abc.abstractmethod
+    def ReportProgress(
+        self,
+        request: fedpeer.v1.market_pb2.ReportProgressRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[fedpeer.v1.market_pb2.ReportProgressResponse, collections.abc.Awaitable[fedpeer.v1.market_pb2.ReportProgressResponse]]:
+        """How far a participant's training is, for the operator to see. In no entry and no table: nothing depends on it."""
 
     @abc.abstractmethod
     def GetReceipt(

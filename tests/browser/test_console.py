@@ -20,7 +20,7 @@ from selenium.webdriver.common.keys import Keys
 from coordinator.clock import SystemClock
 from fedpeer.console.sessions import Role
 from fedpeer.testing import LocalMarket
-from tests.browser.browsing import CHROMIUM, DRIVER, Browser, Held, held_market, some_results
+from tests.browser.browsing import CHROMIUM, DRIVER, TERMS, Browser, Held, held_market, some_results
 from tests.fedpeer.console.providing import providing
 from tests.fedpeer.console.visiting import Visited, visited
 from tests.integration.serving import task_config
@@ -47,6 +47,7 @@ PAGES = {
         "/nowhere/",
     ),
     "participant": ("/participants/p1/", "/participants/p1/statement/", "/participants/p1/task/1/"),
+    "learner": ("/learners/trust/", "/learners/trust/statement/"),
     "auditor": ("/audit/",),
     "operator": (
         "/operator/",
@@ -56,6 +57,8 @@ PAGES = {
         "/operator/participants/",
         "/operator/open/",
         "/operator/payouts/",
+        "/operator/payouts/1/",
+        "/operator/learners/",
         "/operator/participants/p1/revoke/",
     ),
 }
@@ -64,8 +67,11 @@ PAGES = {
 @pytest.fixture(scope="module")
 def market() -> Iterator[LocalMarket]:
     with held_market() as played:
+        Held.half.set()
         Held.go.set()
         played.finish()
+        played.coordinator.operator(lambda o: o.set_bank_account("p1", "Clinic", "DE89370400440532013000"))
+        played.coordinator.operator(lambda o: o.pay_out())
         yield played
 
 
@@ -88,6 +94,8 @@ def page(
 def sign_in(opened: Browser, market: LocalMarket, kind: str) -> None:
     if kind == "participant":
         opened.sign_in_as(market, "p1")
+    elif kind == "learner":
+        opened.sign_in(Role.LEARNER, "trust")
     elif kind != "public":
         opened.sign_in(Role(kind))
 
@@ -220,6 +228,9 @@ def test_a_page_follows_the_market_without_being_loaded_again() -> None:
         assert "TRAINING round 1 of 2" in opened.text()
         assert opened.text(".countdown").endswith("left")
         opened.run("window.stays = true; document.querySelector('main a').focus()")
+        opened.until(lambda: opened.text().count("in training, 25%") == 4)
+        Held.half.set()
+        opened.until(lambda: opened.text().count("trained; its model is on its way") == 4)
         Held.go.set()
         market.finish()
         opened.until(lambda: "CLOSED" in opened.text("main p"))
@@ -232,11 +243,11 @@ def test_a_page_follows_the_market_without_being_loaded_again() -> None:
 
 def test_the_operator_cancels_and_revokes_by_keyboard(console: Visited, market: LocalMarket) -> None:
     folder = market.folder
-    market.coordinator.open(task_config(folder, "second", rule={"name": "paper"}))
+    market.coordinator.open(task_config(folder, "second", rule={"name": "paper"}, price=TERMS["price"]))
     with Browser(console) as opened:
         opened.sign_in(Role.OPERATOR)
         opened.open("/operator/tasks/second/")
-        opened.driver.find_element(By.PARTIAL_LINK_TEXT, "Cancel this task").send_keys(Keys.ENTER)
+        opened.press("Cancel this task")
         opened.until(lambda: "It cannot be undone" in opened.text())
         field = opened.driver.find_element(By.ID, "reason")
         field.clear()
@@ -247,7 +258,7 @@ def test_the_operator_cancels_and_revokes_by_keyboard(console: Visited, market: 
         assert (last["state"], last["reason"]) == ("CANCELLED", "no <b>budget</b>")
 
         opened.open("/operator/participants/")
-        opened.driver.find_element(By.PARTIAL_LINK_TEXT, "Revoke p4").send_keys(Keys.ENTER)
+        opened.press("Revoke p4")
         opened.until(lambda: "Its certificates end at once" in opened.text())
         opened.click("button.grave")
         opened.until(lambda: "The coordinator that runs has taken notice." in opened.text())

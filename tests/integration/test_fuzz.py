@@ -211,6 +211,9 @@ async def valid_requests(client: Client) -> dict[str, bytes]:
         "Market/ReportFailure": market_pb2.ReportFailureRequest(
             task_id="task", submission_id="s", participant_id="bob", round=1, reason="none"
         ).SerializeToString(),
+        "Market/ReportProgress": market_pb2.ReportProgressRequest(
+            task_id="task", round=1, done_millionths=5
+        ).SerializeToString(),
         "Market/GetReceipt": market_pb2.GetReceiptRequest(**request).SerializeToString(),
         "Market/GetOpenings": market_pb2.GetOpeningsRequest(task_id="task").SerializeToString(),
         "Market/GetSettlement": market_pb2.GetSettlementRequest(task_id="task", round=1).SerializeToString(),

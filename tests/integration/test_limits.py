@@ -460,7 +460,7 @@ async def test_the_control_socket_takes_a_word_and_no_more(
         nonlocal answered
         answered += 1
 
-    control = ControlSocket(tmp_path / "control", answer, dict)
+    control = ControlSocket(tmp_path / "control", answer, dict, lambda: {"training": {}, "shadows": {}})
     await control.start()
     try:
         async with asyncio.timeout(20):

@@ -28,6 +28,7 @@ from mechanism.peers import share_fits
 from mechanism.statements import ClaimOpening, ClaimStatement, ModelOpening, ModelStatement, signature_holds
 from mechanism.terms import Recipe, Rule, Schedule, Terms
 from participant.effects import (
+    Cast,
     Diagnose,
     Download,
     Effect,
@@ -134,6 +135,8 @@ class SimulatedMarket:
     refusals: list[Code] = field(default_factory=list)
     #: Bytes of a frame above which none gets through.
     largest_frame: int = 1 << 30
+    #: What was told and not waited for.
+    told: list[Any] = field(default_factory=list)
     claims: list[Any] = field(default_factory=list)
     models: dict[int, list[bytes]] = field(default_factory=dict)
     failures: dict[int, list[str]] = field(default_factory=dict)
@@ -160,6 +163,8 @@ class SimulatedMarket:
                 return None
             case Diagnose():
                 return None
+            case Cast():
+                return self.told.append
             case Emit():
                 raise AssertionError("an item outside an iteration")
         self.effects += 1

@@ -8,11 +8,12 @@ import pytest
 from fedpeer.testing import LocalMarket
 from tests.fedpeer.console.visiting import Visited, visited
 
-#: Three participants, two rounds, on claimed degrees that are verified by nobody.
+#: Three participants, two rounds, on claimed degrees that are verified by nobody, paid for by a learner.
 TERMS = {
     "leaderboard": True,
     "rule": {"name": "paper", "peers": 1, "stake_micro": 500_000},
     "price": {"credit": "0.75", "currency": "EUR"},
+    "funder": "trust",
 }
 
 #: The operator's own account.

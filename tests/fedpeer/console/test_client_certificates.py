@@ -18,7 +18,7 @@ from fedpeer.console import serving
 from fedpeer.console.client_certificates import issue
 from fedpeer.console.errors import ConsoleError
 from fedpeer.console.serving import ConsoleServer
-from fedpeer.console.sessions import Role
+from fedpeer.console.sessions import Role, Visitor
 from fedpeer.protocol.certificates import issue_client_certificate, make_authority
 from fedpeer.testing.coordinator import LocalCoordinator
 from tests.fedpeer.console.visiting import eventually, running
@@ -48,6 +48,7 @@ def market(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCoordinato
     with LocalCoordinator(tmp_path_factory.mktemp("tls") / "market", clock=SystemClock()) as coordinator:
         for name in ("ann", "bob"):
             coordinator.enrol(name, coordinator.folder.path.parent / name)
+        coordinator.operator(lambda operator: operator.fund("trust", "first", 1_000_000))
         yield coordinator
 
 
@@ -79,7 +80,7 @@ def test_a_participant_signs_in_by_its_own_certificate_until_it_is_revoked(
     ann = market.folder.path.parent / "ann"
     visit = browser(ann / "certificate.pem", ann / "key.pem")
     assert visit.ask("GET", "/participants/ann/")[0] == 401  # shown, and not yet used
-    assert "a certificate of ann" in visit.ask("GET", "/sign-in/")[1]
+    assert "a certificate of the participant ann" in visit.ask("GET", "/sign-in/")[1]
     assert visit.ask("POST", "/sign-in/", by="certificate") == (303, "/participants/ann/")
     assert visit.ask("GET", "/participants/ann/")[0] == 200
     assert visit.ask("GET", "/participants/bob/")[0] == 403
@@ -90,17 +91,29 @@ def test_a_participant_signs_in_by_its_own_certificate_until_it_is_revoked(
     assert "has shown a certificate" not in visit.ask("GET", "/sign-in/")[1]
 
 
-@pytest.mark.parametrize(("role", "home"), [(Role.OPERATOR, "/operator/"), (Role.AUDITOR, "/audit/")])
+@pytest.mark.parametrize(
+    ("role", "name", "home"),
+    [
+        (Role.OPERATOR, "", "/operator/"),
+        (Role.AUDITOR, "", "/audit/"),
+        (Role.LEARNER, "trust", "/learners/trust/"),
+    ],
+)
 def test_an_operator_signs_in_by_one_that_was_made_until_it_is_taken_away(
-    market: LocalCoordinator, browser: Callable[..., Browser], tmp_path: Path, role: Role, home: str
+    market: LocalCoordinator,
+    browser: Callable[..., Browser],
+    tmp_path: Path,
+    role: Role,
+    name: str,
+    home: str,
 ) -> None:
     file = tmp_path / "made.p12"
-    password, mark = issue(market.folder, file, role, 30)
+    password, mark = issue(market.folder, file, role, 30, name)
     assert file.stat().st_mode & 0o777 == 0o600
     with pytest.raises(ConsoleError, match="there already"):
-        issue(market.folder, file, role, 30)
+        issue(market.folder, file, role, 30, name)
     visit = browser(unpacked(file, password))
-    assert f"a certificate of the {role}" in visit.ask("GET", "/sign-in/")[1]
+    assert f"a certificate of {Visitor(role, name).called}" in visit.ask("GET", "/sign-in/")[1]
     for _ in range(2):  # as often as it is shown
         assert visit.ask("POST", "/sign-in/", by="certificate") == (303, home)
     assert visit.ask("GET", home)[0] == 200
@@ -146,11 +159,11 @@ def test_an_operators_certificate_opens_nothing_at_the_market(
 
 
 def test_it_ends_with_its_time(market: LocalCoordinator, tmp_path: Path) -> None:
-    from fedpeer.console.client_certificates import role_of
+    from fedpeer.console.client_certificates import holder_of
 
     _, mark = issue(market.folder, tmp_path / "made.p12", Role.OPERATOR, 1)
-    assert role_of(market.folder.console, mark, time.time()) is Role.OPERATOR
-    assert role_of(market.folder.console, mark, time.time() + 86_401) is None
+    assert holder_of(market.folder.console, mark, time.time()) == (Role.OPERATOR, "")
+    assert holder_of(market.folder.console, mark, time.time() + 86_401) is None
 
 
 def test_a_renewed_certificate_and_a_new_authority_are_taken_while_it_serves(

@@ -64,6 +64,14 @@ def test_it_serves_by_its_own_signs_in_by_a_link_and_ends_by_a_signal(tmp_path: 
             answer = visit.post("/sign-in/", token=made["link"].partition("token=")[2])
             assert answer.headers["location"] == "/operator/"
             assert visit.get("/operator/").status == 200
+            coordinator.operator(lambda operator: operator.fund("trust", "first", 1_000_000))
+            made = json.loads(
+                said("console", "link", "--learner", "trust", "--state", folder, "--json").stdout
+            )
+            learner = Visit(url)
+            answer = learner.post("/sign-in/", token=made["link"].partition("token=")[2])
+            assert answer.headers["location"] == "/learners/trust/"
+            assert learner.get("/learners/trust/").status == 200
             theirs = json.loads(said("participant", "console", url, "--state", str(state), "--json").stdout)
             member = Visit(url)
             assert member.post("/sign-in/", token=theirs["link"].partition("token=")[2]).status == 303
@@ -123,6 +131,8 @@ def test_it_ends_with_a_coordinator_that_was_killed(tmp_path: Path) -> None:
         (("console", "--state", "nowhere"), "nowhere"),
         (("console", "--listen", "here"), "expected host:port"),
         (("console", "link", "--state", "nowhere"), "nowhere"),
+        (("console", "link", "--learner", "nobody"), "no learner 'nobody' has paid in; known: none yet"),
+        (("console", "certificate", "x.p12", "--learner", "a", "--auditor"), "are two people"),
         (
             ("coordinator", "serve", "--console-listen", "7445"),
             "--console-listen is '7445'; expected host:port",

@@ -37,6 +37,7 @@ def served(market: LocalMarket, provider: Provider) -> Iterator[Visited]:
         f'{before}[oidc]\nissuer = "{provider.url}"\nclient_id = "fedpeer"\nclient_secret = "hush"\n'
         f'console = "{CONSOLE}"\noperators = ["op@example.org"]\nauditors = ["sub-of-auditor"]\n'
         '[oidc.participants]\n"carol@example.org" = "p1"\n"gone@example.org" = "nobody"\n'
+        '[oidc.learners]\n"dan@example.org" = "trust"\n'
     )
     try:
         with visited(market.coordinator.folder, ManualClock(time.time())) as console:
@@ -84,8 +85,17 @@ class Person:
     ("claims", "who", "home"),
     [
         ({"sub": "1", "email": "Op@example.org", "email_verified": True}, "the operator", "/operator/"),
-        ({"sub": "sub-of-auditor"}, "the auditor", "/audit/"),
-        ({"sub": "2", "email": "carol@example.org", "email_verified": True}, "p1", "/participants/p1/"),
+        ({"sub": "sub-of-auditor"}, "an auditor", "/audit/"),
+        (
+            {"sub": "2", "email": "carol@example.org", "email_verified": True},
+            "the participant p1",
+            "/participants/p1/",
+        ),
+        (
+            {"sub": "3", "email": "dan@example.org", "email_verified": True},
+            "the learner trust",
+            "/learners/trust/",
+        ),
     ],
 )
 def test_a_provider_signs_in_whom_the_configuration_names(
@@ -97,7 +107,7 @@ def test_a_provider_signs_in_whom_the_configuration_names(
     status, page = person.signs_in()
     assert (status, f"As {who}," in page, f'href="{home}"' in page) == (200, True, True)
     assert person.get(home)[0] == 200
-    others = {"/operator/", "/audit/", "/participants/p2/"} - {home}
+    others = {"/operator/", "/audit/", "/participants/p2/", "/learners/else/"} - {home}
     if who != "the operator":
         assert {person.get(path)[0] for path in others} == {403}
 

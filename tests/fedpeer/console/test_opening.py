@@ -69,7 +69,7 @@ def test_a_task_is_proved_billed_and_opened(console: Visited, coordinator: Local
     assert coordinator.entries("terms") == []  # nothing is published before it is confirmed
     shown = visit.get("/operator/open/").main
     assert f'value="{offer["bill_micro"]}"' in shown
-    assert offer["proof"] in shown
+    assert offer["findings"][0] in shown
 
     wrong = visit.post("/operator/open/", of="/operator/open/", digest="00" * 32)
     assert wrong.status == 409

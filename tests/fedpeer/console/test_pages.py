@@ -15,6 +15,7 @@ import pytest
 from coordinator.clock import SystemClock
 from fedpeer.console.routes import PAGES
 from fedpeer.console.sessions import Role
+from fedpeer.console.words import KINDS
 from fedpeer.testing import LocalMarket
 from fedpeer.testing.coordinator import LocalCoordinator
 from mechanism.ledger.log_keys import LogKeys
@@ -46,6 +47,29 @@ def test_a_participants_page_has_the_integers_of_the_ledger(console: Visited, ma
         assert {record["payable_micro"], *(b["paid_micro"] for b in logged)} <= set(micros(page))
         rows = list(csv.DictReader(io.StringIO(visit.get(f"/participants/{name}/statement.csv").text)))
         assert [int(row["paid_micro"]) for row in rows if row["task"]] == [b["paid_micro"] for b in logged]
+
+
+def test_a_learners_page_has_the_integers_of_the_ledger(console: Visited, market: LocalMarket) -> None:
+    visit = console.signed_in(Role.LEARNER, "trust")
+    record = json.loads(visit.get("/learners/trust.json").text)
+    balances = market.verify().balances
+    held, escrow = balances["learner:trust"], balances["escrow:task"]
+    budget = record["tasks"][0]["budget_micro"]
+    assert (record["deposited_micro"], record["withdrawn_micro"]) == (budget, 0)
+    assert (record["free_micro"], record["reserved_micro"]) == (held.free, held.debits_pending)
+    assert record["spent_micro"] == escrow.credits_posted > 0
+    assert record["free_micro"] == budget - record["spent_micro"] == record["tasks"][0]["returned_micro"]
+    for path in ("/learners/trust/", "/learners/trust/statement/"):
+        page = visit.get(path).main
+        assert {budget, record["spent_micro"], record["free_micro"]} <= set(micros(page)), path
+    rows = list(csv.DictReader(io.StringIO(visit.get("/learners/trust/statement.csv").text)))
+    assert [(row["kind"], row["reference"], row["micro"]) for row in rows[:1]] == [
+        ("deposit", "for-task", str(budget))
+    ]
+    assert [(row["task"], row["spent_micro"]) for row in rows[1:]] == [("task", str(record["spent_micro"]))]
+    assert json.loads(console.signed_in(Role.OPERATOR).get("/operator/learners.json").text) == {
+        "learners": [record]
+    }
 
 
 def test_every_payment_is_explained_and_agrees_with_the_ledger(console: Visited, market: LocalMarket) -> None:
@@ -149,9 +173,16 @@ def test_the_auditors_page_verifies_by_the_verifier(console: Visited, market: Lo
     assert report["root"] in page
 
 
+def test_every_kind_of_entry_has_words() -> None:
+    with Path("docs/ledger-example.jsonl").open() as lines:
+        found = {entry["kind"] for line in lines if "kind" in (entry := json.loads(line))}
+    assert len(found) > 20
+    assert found <= set(KINDS)
+
+
 def test_terms_are_told_in_words(console: Visited) -> None:
     words = json.loads(console.public().get("/tasks/task.json").text)["words"]
-    assert words[0] == "2 rounds, each for at most 10 min 0 s; claims are taken for 10 min 0 s."
+    assert words[0] == "2 rounds, each for at most 10 min; claims are taken for 10 min."
     assert any(
         "credits, on the degree that is claimed; claims are checked by nobody" in line for line in words
     )
@@ -253,7 +284,7 @@ async def test_words_of_others_are_text_everywhere_and_watchers_are_told_of_them
             )
             assert cancelled.headers["location"] == "/operator/tasks/task/?notice=confirmed"
             last = json.loads((await asyncio.to_thread(visit.get, "/ledger.json")).text)["entries"]
-            places = {"task": "task", "name": "p1", "round": "1", "file": "x", "index": ""}
+            places = {"task": "task", "name": "p1", "learner": "x", "round": "1", "file": "x", "index": ""}
             shown = {page.path for page in PAGES if page.json_path is not None}
             paths = [
                 path.format(**places) for path in shown if not {"{index}", "{payout}"} & {*path.split("/")}

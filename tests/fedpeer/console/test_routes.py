@@ -14,8 +14,9 @@ from fedpeer.testing import LocalMarket
 from tests.fedpeer.console.visiting import Visit, Visited, visited
 
 #: Who may ask for what, by address and method; written down once more, so that a change of the table is a decision.
-#: "p1" is the participant that the address names, "p2" another one.
-ALL = {"public", "p1", "p2", "auditor", "operator"}
+#: "p1" is the participant that the address names, "p2" another one; "trust" is the learner that it names, "p1 fund" one
+#: that is called as the participant.
+ALL = {"public", "p1", "p2", "trust", "p1 fund", "auditor", "operator"}
 ALLOWED = {
     ("GET", "/"): ALL,
     ("GET", "/index.json"): ALL,
@@ -41,6 +42,11 @@ ALLOWED = {
     ("GET", "/participants/{name}/statement.json"): {"p1", "operator"},
     ("GET", "/participants/{name}/{task}/{round}/"): {"p1", "operator"},
     ("GET", "/participants/{name}/{task}/{round}.json"): {"p1", "operator"},
+    ("GET", "/learners/{learner}/"): {"trust", "operator"},
+    ("GET", "/learners/{learner}.json"): {"trust", "operator"},
+    ("GET", "/learners/{learner}/statement.csv"): {"trust", "operator"},
+    ("GET", "/learners/{learner}/statement/"): {"trust", "operator"},
+    ("GET", "/learners/{learner}/statement.json"): {"trust", "operator"},
     ("GET", "/audit/"): {"auditor", "operator"},
     ("GET", "/audit.json"): {"auditor", "operator"},
     ("POST", "/audit/"): {"auditor", "operator"},
@@ -62,6 +68,8 @@ ALLOWED = {
     ("GET", "/operator/tasks/{task}/cancel/"): {"operator"},
     ("GET", "/operator/tasks/{task}/cancel.json"): {"operator"},
     ("POST", "/operator/tasks/{task}/cancel/"): {"operator"},
+    ("GET", "/operator/learners/"): {"operator"},
+    ("GET", "/operator/learners.json"): {"operator"},
     ("GET", "/operator/payouts/"): {"operator"},
     ("GET", "/operator/payouts.json"): {"operator"},
     ("POST", "/operator/payouts/"): {"operator"},
@@ -79,7 +87,15 @@ ALLOWED = {
     ("GET", "/events"): ALL,
 }
 
-PLACES = {"task": "task", "index": "3", "payout": "1", "name": "p1", "round": "1", "file": "arena.json"}
+PLACES = {
+    "task": "task",
+    "index": "3",
+    "payout": "1",
+    "name": "p1",
+    "learner": "trust",
+    "round": "1",
+    "file": "arena.json",
+}
 
 
 @pytest.fixture(scope="module")
@@ -88,6 +104,8 @@ def visitors(console: Visited, market: LocalMarket) -> dict[str, Visit]:
         "public": console.public(),
         "p1": console.participant(market.folder / "p1"),
         "p2": console.participant(market.folder / "p2"),
+        "trust": console.signed_in(Role.LEARNER, "trust"),
+        "p1 fund": console.signed_in(Role.LEARNER, "p1"),
         "auditor": console.signed_in(Role.AUDITOR),
         "operator": console.signed_in(Role.OPERATOR),
     }
@@ -130,12 +148,21 @@ def test_an_address_answers_whom_it_is_for_and_nobody_else(
             assert "earlier session" in text or "link was used" in text
 
 
-@pytest.mark.parametrize("path", [path for method, path in ALLOWED if method == "GET" and "{name}" in path])
-def test_a_participant_is_not_told_who_else_there_is(visitors: dict[str, Visit], path: str) -> None:
+@pytest.mark.parametrize(
+    ("path", "who"),
+    [
+        (path, who)
+        for method, path in ALLOWED
+        for who in ("name", "learner")
+        if method == "GET" and f"{{{who}}}" in path
+    ],
+)
+def test_nobody_is_told_who_else_there_is(visitors: dict[str, Visit], path: str, who: str) -> None:
+    there = PLACES[who]
     for visit in (visitors["public"], visitors["p2"]):
-        answers = [visit.get(path.format(**{**PLACES, "name": name})) for name in ("p1", "nobody")]
+        answers = [visit.get(path.format(**{**PLACES, who: name})) for name in (there, "nobody")]
         assert answers[0].status == answers[1].status >= 401
-        assert answers[0].text.replace("p1", "nobody") == answers[1].text
+        assert answers[0].text.replace(there, "nobody") == answers[1].text
 
 
 @pytest.fixture(scope="module")
@@ -173,6 +200,7 @@ def test_a_market_without_a_public_ledger_shows_the_public_how_to_sign_in_alone(
         ("/ledger/-1/", 400, "expected a whole number"),
         ("/ledger/?end=x", 400, "expected a whole number"),
         ("/participants/nobody/", 404, "There is no participant nobody."),
+        ("/learners/nobody/", 404, "There is no learner nobody who has paid in."),
         ("/participants/p1/task/9/", 404, "Round 9 of task task has settled nothing for p1."),
         ("/participants/p1/task/one/", 400, "expected a whole number"),
         ("/nowhere/", 404, "Not Found"),
@@ -221,6 +249,6 @@ def test_another_name_does_not_lead_here(console: Visited) -> None:
 def test_first_pages_are_small(visitors: dict[str, Visit]) -> None:
     static = Path("fedpeer/console/static")
     extra = sum(file.stat().st_size for file in static.iterdir())
-    for path in ("/", "/operator/", "/operator/tasks/task/", "/participants/p1/"):
+    for path in ("/", "/operator/", "/operator/tasks/task/", "/participants/p1/", "/learners/trust/"):
         assert len(visitors["operator"].get(path).text) + extra < 100_000
     assert len((static / "console.js").read_text().splitlines()) < 150

@@ -25,9 +25,18 @@ def served(market: LocalMarket, clock: ManualClock) -> Iterator[Visited]:
         yield console
 
 
-@pytest.mark.parametrize(("role", "page"), [(Role.OPERATOR, "/operator/"), (Role.AUDITOR, "/audit/")])
-def test_a_link_signs_in_once_after_it_was_looked_at(served: Visited, role: Role, page: str) -> None:
-    token, visit = served.link(role), served.public()
+@pytest.mark.parametrize(
+    ("role", "name", "page"),
+    [
+        (Role.OPERATOR, "", "/operator/"),
+        (Role.AUDITOR, "", "/audit/"),
+        (Role.LEARNER, "trust", "/learners/trust/"),
+    ],
+)
+def test_a_link_signs_in_once_after_it_was_looked_at(
+    served: Visited, role: Role, name: str, page: str
+) -> None:
+    token, visit = served.link(role, name), served.public()
     for _ in range(2):  # a preview that fetches the link does not use it
         assert "This link signs you in" in visit.get(f"/sign-in/?token={token}").text
     answer = visit.post("/sign-in/", token=token)

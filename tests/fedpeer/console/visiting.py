@@ -86,12 +86,12 @@ class Visited:
     def public(self) -> Visit:
         return Visit(self.url)
 
-    def link(self, role: Role) -> str:
+    def link(self, role: Role, name: str = "") -> str:
         """A token for `role`, as `fedpeer console link` makes it."""
-        return Sessions(self.folder.console, self.clock.now, lambda _: None).link(role)
+        return Sessions(self.folder.console, self.clock.now, lambda _: None).link(role, name)
 
-    def signed_in(self, role: Role) -> Visit:
-        return self.with_token(self.link(role))
+    def signed_in(self, role: Role, name: str = "") -> Visit:
+        return self.with_token(self.link(role, name))
 
     def participant(self, state: Path) -> Visit:
         """A visit of the participant whose state folder is `state`."""
