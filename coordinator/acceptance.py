@@ -97,7 +97,12 @@ def _check_claims(terms: Terms) -> None:
             decode_signed(ClaimStatement, encode_signed(statement, _LONGEST_SIGNATURE))
         except FieldError as error:
             raise FieldError("reference", labels, f"fewer labels: {error}") from None
-        _check_entries([entries.claim(statement, _LONGEST_SIGNATURE)], "reference", labels, "fewer labels")
+        _check_entries(
+            [entries.claim(statement, _LONGEST_SIGNATURE, organisation=bytes(32))],
+            "reference",
+            labels,
+            "fewer labels",
+        )
     _check_entries(
         [entries.dispute(terms.task_id, _LONGEST_ID, counts, bytes(32), entries.timestamp(0))],
         "reference",

@@ -217,12 +217,18 @@ def open_(
 @app.command()
 def invite(
     name: Annotated[str, typer.Argument(help="The participant's id.")],
+    organisation: Annotated[
+        str,
+        typer.Option(
+            help="Whom it is of. A task has one identity of an organisation, unless its terms allow more."
+        ),
+    ] = "",
     state: State = DEFAULT_STATE,
     as_json: AsJson = False,
 ) -> None:
     """Make a one-time token with which a participant gets its certificate, and say what to hand over with it."""
     with _operator(state) as operator:
-        entrance, made = operator.entrance(), operator.invite(name)
+        entrance, made = operator.entrance(), operator.invite(name, organisation)
         insecure = operator.config.server.insecure
         command = (
             f"fedpeer participant init {name} --market {entrance.market} --public {entrance.public} && "
@@ -233,6 +239,7 @@ def invite(
             "token": made.token,
             "expires": made.expires,
             "withdrawn": made.withdrawn,
+            "colleagues": list(made.colleagues),
             "public": entrance.public,
             "market": entrance.market,
             "authority": (state / "authority.pem").read_text(),
@@ -255,6 +262,11 @@ def invite(
             f"The token works once, until {_time(made.expires)}."
             + (" The earlier token no longer works." if made.withdrawn else "")
         )
+        if made.colleagues:
+            lines.append(
+                f"Of its organisation there are {', '.join(made.colleagues)} already: a task takes the claims of as "
+                "many as its terms allow, by default of one."
+            )
         text = "\n".join(lines)
         if (why := _written(as_json, {**record, "service": _notice(operator).value}, text)) is not None:
             operator.withdraw(made)

@@ -379,6 +379,7 @@ class ScheduleSection(_Section):
     effort_seconds: int = Field(3600, le=MAX_PHASE_SECONDS)
     round_seconds: int = Field(3600, le=MAX_PHASE_SECONDS)
     dispute_seconds: int = Field(0, le=MAX_PHASE_SECONDS)
+    identities_per_organisation: int = 1
 
 
 class RecipeSection(_Section):

@@ -14,6 +14,7 @@ from coordinator.admission import (
     admit_failure,
     admit_model,
     admit_upload,
+    barred,
     check_author,
     check_counts,
     check_name,
@@ -54,17 +55,25 @@ log = structlog.get_logger()
 
 Result = TypeVar("Result")
 
+#: Where a participant may still come to claim.
+_BEFORE_SELECTION = (State.OPEN, State.EFFORT)
+
 #: Ended tasks that a list still names; `GetTask` knows them all.
 _LISTED_ENDED = 20
 
 
 @dataclass(frozen=True)
 class Participation:
-    """How one participant takes part in one task, as far as the coordinator has it recorded."""
+    """How one participant takes part in one task, as far as the coordinator has it recorded.
+
+    Attributes:
+        barred: why a claim of its own would be refused because of its organisation's others; empty: it would not.
+    """
 
     submissions: tuple[str, ...]
     selected: bool
     draw_head: bytes
+    barred: str = ""
 
 
 @dataclass(frozen=True)
@@ -137,7 +146,10 @@ class Market:
             receipts = t.market.receipts(live.row.id, name)
             submissions = tuple(r.submission_id for r in receipts)
             if claim is None:
-                return Participation(submissions, selected=False, draw_head=b"")
+                taken = live.row.state in _BEFORE_SELECTION and barred(t.market, live.row, name)
+                return Participation(
+                    submissions, selected=False, draw_head=b"", barred=taken.message if taken else ""
+                )
             return Participation(submissions, claim.selected, claim.draw_head)
 
         return await self._work.transact.read(read)

@@ -254,9 +254,10 @@ class Operator:
         self._transact.stop()
         self._database.close()
 
-    def invite(self, participant_id: str) -> Invitation:
-        """A new invitation; earlier unused ones of the same participant are withdrawn."""
-        return self._act(lambda t: invite(t.market, participant_id, t.now))
+    def invite(self, participant_id: str, organisation: str = "") -> Invitation:
+        """A new invitation; earlier unused ones of the same participant are withdrawn. Arguments as of
+        `coordinator.identity.invite`."""
+        return self._act(lambda t: invite(t.market, participant_id, t.now, organisation))
 
     def withdraw(self, invitation: Invitation) -> None:
         """Ends an invitation that nobody was given, and any other of its participant."""

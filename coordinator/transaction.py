@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from sqlalchemy import Connection
 
+from coordinator.admission import mark_of
 from coordinator.aggregation import Merged
 from coordinator.errors import TaskError
 from coordinator.identity import Enrolled
@@ -117,7 +118,8 @@ class Transaction:
     # What participants do
 
     def add_claim(self, task: TaskRow, statement: ClaimStatement, signature: bytes) -> ReceiptRow:
-        index = self._record(entries.claim(statement, signature, keys=self.ledger.keys()))
+        organisation = mark_of(self.market, task, statement.participant_id)
+        index = self._record(entries.claim(statement, signature, self.ledger.keys(), organisation or b""))
         self.market.add_claim(
             task.id,
             ClaimRow(
@@ -126,6 +128,7 @@ class Transaction:
                 selected=False,
                 draw_head=statement.draw_head,
                 counts_commitment=statement.counts_commitment or None,
+                organisation=organisation,
             ),
         )
         return self._receipt(statement, 0, index, late=False)

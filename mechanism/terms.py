@@ -184,6 +184,7 @@ class Schedule:
         effort_seconds, round_seconds: how long claims, and the models of a round, are accepted.
         dispute_seconds: how long after the last settlement private counts may still be opened in a dispute;
             0: payments are final at once.
+        identities_per_organisation: participants of one organisation that may claim, >= 1.
     """
 
     rounds: int
@@ -192,12 +193,14 @@ class Schedule:
     effort_seconds: int
     round_seconds: int
     dispute_seconds: int = 0
+    identities_per_organisation: int = field(default=1, metadata={"optional": True})
 
     def __post_init__(self) -> None:
         for name in ("rounds", "effort_seconds", "round_seconds"):
             whole(f"schedule.{name}", getattr(self, name), 1)
         whole("schedule.dispute_seconds", self.dispute_seconds, 0)
         whole("schedule.quorum", self.quorum, MIN_QUORUM)
+        whole("schedule.identities_per_organisation", self.identities_per_organisation, 1)
         if self.capacity < self.quorum:
             raise FieldError("schedule.capacity", self.capacity, f"at least the quorum of {self.quorum}")
 
@@ -331,7 +334,8 @@ class Terms(Recorded, Readable):
             f"peers      {'all' if self.all_peers else rule.peers}; claim penalty {rule.claim_penalty:f}, "
             f"stake {rule.stake_micro} micro-credits",
             f"weight     fee {rule.fee:f}, whole from {rule.whole_from:f} of the recipe's samples",
-            f"places     {schedule.capacity}, quorum {schedule.quorum}; claims for {schedule.effort_seconds} s",
+            f"places     {schedule.capacity}, quorum {schedule.quorum}; claims for {schedule.effort_seconds} s; "
+            f"{schedule.identities_per_organisation} of an organisation",
             f"reference  {', '.join(map(str, self.reference))}",
             *self._strata_line(),
             f"model      {recipe.model}, tensors {len(contract.tensors)}, at most {contract.max_bytes} bytes",

@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from fedpeer.protocol.codec import decode_signed, encode_signed
-from fedpeer.protocol.errors import Code
+from fedpeer.protocol.errors import Code, Refusal
 from fedpeer.protocol.faults import Outlook, outlook
 from fedpeer.protocol.limits import MAX_REASON_CHARACTERS
 from fedpeer.protocol.model_file import file_digest
@@ -44,6 +44,7 @@ from participant.errors import (
     EffortError,
     NotFoundError,
     NotSelectedError,
+    OrganisationTakenError,
     RefusedError,
     SharesLostError,
     StateError,
@@ -192,6 +193,12 @@ class Engagement:
         )
         self.journal.set_note(self.task_id, text)
         raise SharesLostError(text)
+
+    def check_place(self) -> None:
+        """Raises OrganisationTakenError where the coordinator has said that a claim will be refused: before effort is
+        made for it."""
+        if self.standing.barred and not has_claimed(self.journal, self.task_id):
+            raise OrganisationTakenError(Refusal(Code.ORGANISATION_TAKEN, self.standing.barred))
 
     def _claimed_once(self, record: SubmissionRecord) -> Steps[Receipt]:
         receipt = yield from self._settled_once(record)

@@ -170,6 +170,10 @@ class TaskFullError(WrongStateError, codes=[Code.TASK_FULL]):
     """All places of the task are taken."""
 
 
+class OrganisationTakenError(WrongStateError, codes=[Code.ORGANISATION_TAKEN]):
+    """As many of the participant's organisation have claimed in the task as its terms allow."""
+
+
 class TaskEndedError(WrongStateError, codes=[Code.TASK_ENDED]):
     """The task is closed or cancelled."""
 

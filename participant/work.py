@@ -243,6 +243,7 @@ class _TaskRun(_Reporter):
         number = terms.schedule.rounds
         rounds = "1 round" if number == 1 else f"{number} rounds"
         engagement.check_shares()  # before effort is made for what cannot be sent
+        engagement.check_place()
         self._tell("joined", 0, f"joined task {terms.task_id}, of {rounds}")
         yield Work(lambda: trainer.prepare(terms))
         effort = engagement.decided_effort

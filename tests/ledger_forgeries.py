@@ -88,6 +88,13 @@ def claiming(shape: Shape = PLAIN, claims: int | None = None) -> History:
     return history
 
 
+def claimed(shape: Shape = PLAIN) -> History:
+    """A sound task up to its selection."""
+    history = started(shape)
+    history.begin()
+    return history
+
+
 def settled(shape: Shape = PLAIN, number: int = 1) -> History:
     """A sound task up to the settlement of a round."""
     history = started(shape)
@@ -1122,6 +1129,17 @@ def a_claim_comes_at_another_time() -> Cases:
     history = trained()
     history.claim("p000", submission_id="second")
     yield "in training", history.log.entries
+
+
+@forgery("claims already; the terms allow no more", "organisation")
+def claims_of_more_identities_than_an_organisation_may_have() -> Cases:
+    yield "two of one", completed(claimed(Shape(organisations={"p000": SALT, "p003": SALT})))
+    three = {"p000": SALT, "p001": SALT, "p003": SALT}
+    yield "three where two are allowed", completed(claimed(Shape(organisations=three, identities=2)))
+    history = claiming(Shape(organisations={"p000": SALT, "p003": SALT}))
+    claim = history.log.entries[-1]
+    history.log.entries[-1] = Entry(claim.id, claim.kind, {**claim.body, "organisation": "ab"})
+    yield "a mark of another length", history.log.entries
 
 
 @forgery("has claimed before", "places of the task are taken", "open counts, which give", "used before")

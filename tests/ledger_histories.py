@@ -103,6 +103,7 @@ class Shape:
         cancelled: state and round in which the task is cancelled.
         aggregation: how the next start follows.
         peers: drawn for each.
+        organisations: whose mark a claim carries; identities: of one that the terms allow.
         price, funder: as in the terms. A funder deposits the budget before the opening.
     """
 
@@ -122,6 +123,8 @@ class Shape:
     cancelled: tuple[State, int] | None = None
     aggregation: Aggregation = field(default_factory=FedAvg)
     peers: int = 1
+    organisations: Mapping[str, bytes] = field(default_factory=dict)
+    identities: int = 1
     price: Price | None = None
     funder: str = ""
 
@@ -148,7 +151,11 @@ class History:
         plain = samples.terms(
             shape.task_id, shape.rounds, shape.people, stake_micro=shape.stake_micro, rule=shape.rule
         )
-        schedule = replace(plain.schedule, dispute_seconds=60 if shape.private else 0)
+        schedule = replace(
+            plain.schedule,
+            dispute_seconds=60 if shape.private else 0,
+            identities_per_organisation=shape.identities,
+        )
         self.log, self.shape = log, shape
         self.terms: Terms = replace(
             plain,
@@ -214,7 +221,8 @@ class History:
         key = changes.pop("key", None) or private_key(name)
         statement = ClaimStatement(**{**values, **changes})
         self.claimed[name] = statement.degree
-        self.log.write(entries.claim(statement, sign_statement(statement, key)))
+        mark = self.shape.organisations.get(name, b"")
+        self.log.write(entries.claim(statement, sign_statement(statement, key), organisation=mark))
 
     def counts(self, name: str) -> tuple[int, int]:
         """Those of a private claim."""
@@ -551,6 +559,9 @@ SHAPES: Mapping[str, Shape] = {
             (State.TRAINING, 2), (State.SETTLED, 2),
         )
     },
+    "two of one organisation, one of another": Shape(
+        organisations={"p000": SALT, "p002": SALT, "p001": SALT[::-1]}, identities=2
+    ),
     "a learner's own money": Shape(funder="trust", refuted={2: "p001"}, price=Price(Decimal("0.75"), "EUR", 2)),
     "a learner's own money, a dispute": Shape(funder="trust", private=frozenset({"p003"})),
     "a learner's own money, cancelled": Shape(funder="trust", cancelled=(State.SETTLED, 1)),

@@ -148,6 +148,7 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
             deadline=_time(row.deadline),
             selected=part.selected,
             draw_head=part.draw_head,
+            barred=part.barred,
         )
 
 

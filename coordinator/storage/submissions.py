@@ -42,13 +42,15 @@ class ReceiptRow:
 @dataclass(frozen=True)
 class ClaimRow:
     """What is looked up of a claim that came in time; its statement stands in the ledger. `degree` is a rational, the
-    commitment that to private counts, the head that of the chain of draw shares."""
+    commitment that to private counts, the head that of the chain of draw shares, the organisation its mark in the task
+    (`derivation.organisation_mark`)."""
 
     participant_id: Id
     degree: str
     selected: bool
     draw_head: Digest
     counts_commitment: Digest | None = None
+    organisation: Digest | None = None
 
 
 @dataclass(frozen=True)
@@ -146,6 +148,11 @@ class Submissions(Rows):
     def count_claims(self, task_id: str) -> int:
         """How many places of the task are taken; a claimant that was revoked since keeps its own."""
         return int(_CLAIMED.value(self._connection, {"task_id": task_id}))
+
+    def claimants_of(self, task_id: str, organisation: bytes) -> list[str]:
+        """Who has claimed in a task for the organisation of this mark, those that were revoked since among them."""
+        found = self._all(ClaimRow, claims, "participant_id", task_id=task_id, organisation=organisation)
+        return [claim.participant_id for claim in found]
 
     def add_claim(self, task_id: str, row: ClaimRow) -> None:
         self._add(claims, row, task_id=task_id)

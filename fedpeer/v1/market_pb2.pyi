@@ -60,7 +60,7 @@ class Signed(_message.Message):
     def __init__(self, statement: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class Task(_message.Message):
-    __slots__ = ("task_id", "terms", "state", "round", "nonce", "submissions", "deadline", "selected", "draw_head")
+    __slots__ = ("task_id", "terms", "state", "round", "nonce", "submissions", "deadline", "selected", "draw_head", "barred")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     TERMS_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -70,6 +70,7 @@ class Task(_message.Message):
     DEADLINE_FIELD_NUMBER: _ClassVar[int]
     SELECTED_FIELD_NUMBER: _ClassVar[int]
     DRAW_HEAD_FIELD_NUMBER: _ClassVar[int]
+    BARRED_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     terms: bytes
     state: TaskState
@@ -79,7 +80,8 @@ class Task(_message.Message):
     deadline: _timestamp_pb2.Timestamp
     selected: bool
     draw_head: bytes
-    def __init__(self, task_id: _Optional[str] = ..., terms: _Optional[bytes] = ..., state: _Optional[_Union[TaskState, str]] = ..., round: _Optional[int] = ..., nonce: _Optional[bytes] = ..., submissions: _Optional[_Iterable[str]] = ..., deadline: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., selected: bool = ..., draw_head: _Optional[bytes] = ...) -> None: ...
+    barred: str
+    def __init__(self, task_id: _Optional[str] = ..., terms: _Optional[bytes] = ..., state: _Optional[_Union[TaskState, str]] = ..., round: _Optional[int] = ..., nonce: _Optional[bytes] = ..., submissions: _Optional[_Iterable[str]] = ..., deadline: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., selected: bool = ..., draw_head: _Optional[bytes] = ..., barred: _Optional[str] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
     __slots__ = ("task_id", "cursor")

@@ -173,16 +173,25 @@ def log_key_id(number: int) -> str:
     return f"log/key/{number}"
 
 
-def claim(statement: ClaimStatement, signature: bytes, keys: bytes = NO_KEYS) -> Entry:
+def claim(
+    statement: ClaimStatement, signature: bytes, keys: bytes = NO_KEYS, organisation: bytes = b""
+) -> Entry:
     """Receipt of an effort claim. None is recorded that came too late.
 
     Args:
         keys: digest of the key history before this entry, here and below.
+        organisation: 32 bytes that are the same for all claims of one organisation in the task, and tell nothing else;
+            empty where the participant is one by itself.
     """
     return Entry(
         f"{statement.task_id}/claim/{statement.participant_id}/{statement.submission_id}",
         "claim",
-        {"statement": statement.record(), "signature": signature.hex(), "keys": keys.hex()},
+        {
+            "statement": statement.record(),
+            "signature": signature.hex(),
+            "keys": keys.hex(),
+            "organisation": organisation.hex(),
+        },
     )
 
 

@@ -426,7 +426,7 @@ KEYS = {
     "enrolment": "participant_id public_key",
     "revocation": "participant_id fingerprint reason",
     "log_key": "number previous verification_key",
-    "claim": "statement signature keys",
+    "claim": "statement signature keys organisation",
     "model": "statement signature sequence late keys",
     "failure": "task_id round participant_id submission_id reason",
     "evidence": "task_id round part parts sha256 data",
@@ -690,7 +690,7 @@ class Terms:
 
     def _schedule(self, record: Any) -> None:
         keys = "rounds quorum capacity effort_seconds round_seconds dispute_seconds"
-        schedule = shaped(record, keys, "schedule")
+        schedule = shaped(record, keys, "schedule", "identities_per_organisation")
         self.rounds = integer(schedule["rounds"], 1, "rounds")
         self.quorum = integer(schedule["quorum"], 3, "quorum")
         self.capacity = integer(schedule["capacity"], self.quorum, "capacity")
@@ -698,6 +698,8 @@ class Terms:
             integer(schedule[name], 1, name) for name in ("effort_seconds", "round_seconds")
         )
         self.window = integer(schedule["dispute_seconds"], 0, "dispute_seconds")
+        name = "identities_per_organisation"
+        self.identities = integer(schedule[name], 2, name) if name in schedule else 1
 
     def _contract(self, record: Any) -> None:
         sizes = {
@@ -1364,6 +1366,7 @@ class Task:
         shadows: that were trained for the rounds so far.
         floors: of every round, the largest sequence among the models in time of the rounds before.
         server_state: digest of the server's state; None before the first, or where there is none.
+        organisations: claims of each mark.
         met: how often the first has had the second as its peer, in settled rounds.
         kept: of each round that kept something back, what its awards rest on: verdicts, peers, what was paid.
     """
@@ -1388,6 +1391,7 @@ class Task:
     starts: list[str] = field(default_factory=list)
     server_state: str | None = None
     disputes: set[str] = field(default_factory=set)
+    organisations: Counter[str] = field(default_factory=Counter)
     met: Counter[tuple[str, str]] = field(default_factory=Counter)
     kept: dict[int, tuple[dict[str, Record], dict[str, list[str]], dict[str, int]]] = field(
         default_factory=dict
@@ -1701,6 +1705,13 @@ class Replay:
         require(task.state == "EFFORT", f"a claim in {task.state}")
         require(name not in task.claims, f"{name} has claimed before")
         require(len(task.claims) < task.terms.capacity, "all places are taken")
+        mark = body["organisation"]
+        if mark != "":
+            hexed(mark, 32, "organisation")
+            require(
+                task.organisations[mark] < task.terms.identities, "its organisation has claimed often enough"
+            )
+        task.organisations[mark] += 1
         self._submission(task, name, said["submission_id"])
         self.signed(name, said, body["signature"])
         task.claims[name] = Claim(

@@ -7,8 +7,9 @@ Of each task:
     states        only the steps of `mechanism.lifecycle`, each with what it rests on, times never going back; claims
                   are taken until the places are, models until everybody is in or absent, each no shorter than the terms
                   say; disputes just as long
-    statements    signed by an enrolled, unrevoked key; about these terms; claims in EFFORT, one a participant, open
-                  counts of the claimed degree; models one a participant and round, in time or marked late
+    statements    signed by an enrolled, unrevoked key; about these terms; claims in EFFORT, one a participant, of one
+                  organisation no more than the terms allow, open counts of the claimed degree; models one a
+                  participant and round, in time or marked late
     key history   claims, models and payments carry the digest of every enrolment and revocation before them
     selection     everyone who claimed; whose key was revoked since may be left out
     evidence      there, unless the rule pays without; about every model in time, this round's start, the D_c of the

@@ -36,6 +36,9 @@ _DIGEST = _hexadecimal("[0-9a-f]{64}", "32 bytes in hexadecimal, in lower case")
 _DIGEST_OR_NULL = _Form(
     lambda value: value is None or _DIGEST.holds(value), "32 bytes in hexadecimal, in lower case, or null"
 )
+_DIGEST_OR_NONE = _hexadecimal(
+    "([0-9a-f]{64})?", "32 bytes in hexadecimal, in lower case, or an empty string"
+)
 
 _TASK = {"task_id": _TEXT}
 _ROUND = {**_TASK, "round": _NUMBER}
@@ -54,7 +57,7 @@ _FORMS: Mapping[str, Mapping[str, _Form]] = {
     "enrolment": {"participant_id": _TEXT, "public_key": _TEXT},
     "revocation": {"participant_id": _TEXT, "fingerprint": _TEXT, "reason": _TEXT},
     events.LOG_KEY: {"number": _NUMBER, "previous": _TEXT, "verification_key": _TEXT},
-    "claim": _SIGNED,
+    "claim": {**_SIGNED, "organisation": _DIGEST_OR_NONE},
     "model": {**_SIGNED, "sequence": _NUMBER, "late": _LOGICAL},
     "failure": {**_ROUND, "participant_id": _TEXT, "submission_id": _TEXT, "reason": _TEXT},
     "evidence": {**_ROUND, **_PIECE},

@@ -18,8 +18,8 @@ from mechanism.terms import identifier
 def claim(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
     statement = ClaimStatement.from_record(body["statement"])
     task = world.task(statement.task_id)
-    signature = bytes.fromhex(body["signature"])
-    same(entry, events.claim(statement, signature, world.key_history))
+    signature, organisation = bytes.fromhex(body["signature"]), bytes.fromhex(body["organisation"])
+    same(entry, events.claim(statement, signature, world.key_history, organisation))
     name = statement.participant_id
     if task.state is not State.EFFORT:
         raise Wrong(f"a claim in {task.state}; claims are taken in EFFORT")
@@ -27,12 +27,16 @@ def claim(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
         raise Wrong(f"{name} has claimed before")
     if len(task.claims) >= task.terms.schedule.capacity:
         raise Wrong(f"all {task.terms.schedule.capacity} places of the task are taken")
+    most = task.terms.schedule.identities_per_organisation
+    if organisation and task.organisations[organisation] >= most:
+        raise Wrong(f"the organisation of {name} has {most} claims already; the terms allow no more")
     if statement.counts is not None:
         degree = noniid_degree(statement.counts, task.terms.reference)
         if degree != statement.degree:
             raise Wrong(f"{name} claims {statement.degree} with open counts, which give {degree}")
     _check_statement(task, statement)
     check_signature(world, statement, signature)
+    task.organisations[organisation] += 1
     task.claims[name] = Claim(
         degree=statement.degree,
         commitment=statement.counts_commitment,

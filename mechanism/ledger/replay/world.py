@@ -1,7 +1,7 @@
 """What the entries so far have made: tasks, keys, accounts, and the transaction that is not complete."""
 
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -99,6 +99,7 @@ class Task:
         server_state: digest of the state of the server's optimiser; None where it has none, or none yet.
         disputes: those who have opened their counts; kept: what they rest on, by round.
         meetings: who has been scored against whom.
+        organisations: claims of each, by its mark in this task.
     """
 
     terms: Terms
@@ -121,6 +122,7 @@ class Task:
     disputes: set[str] = field(default_factory=set)
     kept: dict[int, dict[str, Disputable]] = field(default_factory=dict)
     meetings: Meetings = field(default_factory=Meetings)
+    organisations: Counter[bytes] = field(default_factory=Counter)
 
     @property
     def id(self) -> str:
