@@ -1309,7 +1309,7 @@ def a_log_key_is_announced_out_of_turn_or_with_more() -> Cases:
 def cut(**changes: Any) -> list[Entry]:
     """Terms that fit an entry, written as a part."""
     history = started()
-    [made] = entries._cut("task/terms", "terms", {"task_id": "task"}, history.terms.canonical)
+    [made] = entries.cut("task/terms", "terms", {"task_id": "task"}, history.terms.canonical)
     body = {**made.body, **changes}
     history.log.write(Entry(f"task/terms/{body['part']}", "terms", body))
     return history.log.entries

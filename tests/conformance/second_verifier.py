@@ -437,6 +437,11 @@ KEYS = {
     "awards": "task_id round total_micro",
     "refund": "task_id round",
     "stake_release": "task_id participant_id",
+    "audit": "task_id round participant_id number at part parts sha256 data",
+    "appeal": "task_id round participant_id reason at",
+    "audit_end": "task_id round participant_id why at",
+    "held_release": "task_id participant_id",
+    "audit_loss": "task_id participant_id",
     "deposit": "learner_id reference micro at",
     "withdrawal": "learner_id reference micro at",
     "payout": "number at price part parts participants",
@@ -534,6 +539,51 @@ class Price:
         return units, math.ceil(units / self.unit)
 
 
+class Audit:
+    """The section of the terms on audits, and what follows from it."""
+
+    def __init__(self, record: Any) -> None:
+        keys = "auditor probability rate held_back seconds appeal_seconds unaudited"
+        audit = shaped(record, keys, "audit")
+        spki = bytes.fromhex(text(audit["auditor"], "audit.auditor"))
+        require(spki.hex() == audit["auditor"], "the auditor's key is not in hexadecimal")
+        self.key = public_key(spki)
+        self.probability, self.rate = (
+            rational(audit[name], f"audit.{name}") for name in ("probability", "rate")
+        )
+        require(self.probability > 0, "audit.probability is 0")
+        require(0 < self.rate < 1, "audit.rate is 0 or 1")
+        self.share = Fraction(decimal(audit["held_back"], "audit.held_back"))
+        require(0 <= self.share < 1, "audit.held_back is outside [0, 1)")
+        self.seconds = integer(audit["seconds"], 1, "audit.seconds")
+        self.appeal_seconds = integer(audit["appeal_seconds"], 0, "audit.appeal_seconds")
+        one_of(audit["unaudited"], ("paid", "refunded"), "audit.unaudited")
+        self.back = audit["unaudited"] == "refunded"
+
+    def draws(self, key: bytes, name: str) -> bool:
+        found = hmac.digest(
+            key, b"fedpeer audit draw v1" + len(name).to_bytes(2, "big") + name.encode(), "sha256"
+        )
+        return Fraction(int.from_bytes(found[:8], "big"), 2**64) < self.probability
+
+    def limit(self, differences: Sequence[int]) -> int | None:
+        place = math.ceil((len(differences) + 1) * (1 - self.rate))
+        return sorted(differences)[place - 1] if place <= len(differences) else None
+
+
+def public_key(spki: bytes) -> ec.EllipticCurvePublicKey:
+    """ECDSA on P-256, in the one form that it has."""
+    try:
+        key = serialization.load_der_public_key(spki)
+    except (ValueError, UnsupportedAlgorithm):
+        raise Refused("the public key is unreadable") from None
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise Refused("the public key is not ECDSA P-256")
+    again = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    require(again == spki, "the public key is not in its one form")
+    return key
+
+
 class Terms:
     """The terms of a task, read and checked."""
 
@@ -542,7 +592,7 @@ class Terms:
             "task_id reference q phi upsilon payment rule schedule contract recipe budget_micro seed_commitment "
             "validation_commitment initial_model aggregation"
         )
-        terms = shaped(record, keys, "terms", "strata classes columns price funder")
+        terms = shaped(record, keys, "terms", "strata classes columns price funder audit")
         self.record = terms
         self.task_id = identifier(terms["task_id"], "task_id")
         require(
@@ -587,6 +637,8 @@ class Terms:
         self.budget = integer(terms["budget_micro"], 0, "budget_micro")
         self.price = Price(terms["price"]) if "price" in terms else None
         self.payer = f"learner:{identifier(terms['funder'], 'funder')}" if "funder" in terms else "treasury"
+        self.audit = Audit(terms["audit"]) if "audit" in terms else None
+        require(self.audit is None or self.rule == "verified", "audits under a rule that measures no degree")
         self.seed = hexed(terms["seed_commitment"], 32, "seed_commitment")
         self.validation = hexed(terms["validation_commitment"], 32, "validation_commitment").hex()
         self.initial = hexed(terms["initial_model"], 32, "initial_model").hex()
@@ -1346,6 +1398,7 @@ class Claim:
     commitment: bytes
     nonce: str
     head: bytes
+    root: str = ""
 
 
 @dataclass
@@ -1354,6 +1407,24 @@ class Model:
     samples: int
     sequence: int
     share: bytes
+
+
+@dataclass
+class Pending:
+    """A submission whose audit is pending.
+
+    Attributes:
+        evidence: of its round; start: what that began from; shown: the degree that it gives of the submission.
+        question: micro-credits in question.
+        stage: 0 where an audit is awaited, 1 where an appeal is, 2 where the audit after one is; since: from when on.
+    """
+
+    evidence: "Evidence"
+    start: str
+    shown: int
+    question: int
+    stage: int = 0
+    since: int = 0
 
 
 @dataclass
@@ -1367,6 +1438,7 @@ class Task:
         floors: of every round, the largest sequence among the models in time of the rounds before.
         server_state: digest of the server's state; None before the first, or where there is none.
         organisations: claims of each mark.
+        measured: the round's evidence; pending: audits, by round and participant; convicted: who failed one for good.
         met: how often the first has had the second as its peer, in settled rounds.
         kept: of each round that kept something back, what its awards rest on: verdicts, peers, what was paid.
     """
@@ -1391,6 +1463,9 @@ class Task:
     starts: list[str] = field(default_factory=list)
     server_state: str | None = None
     disputes: set[str] = field(default_factory=set)
+    measured: "Evidence | None" = None
+    pending: dict[tuple[int, str], Pending] = field(default_factory=dict)
+    convicted: set[str] = field(default_factory=set)
     organisations: Counter[str] = field(default_factory=Counter)
     met: Counter[tuple[str, str]] = field(default_factory=Counter)
     kept: dict[int, tuple[dict[str, Record], dict[str, list[str]], dict[str, int]]] = field(
@@ -1458,6 +1533,8 @@ class Replay:
             "transition": self.transition, "model": self.model, "failure": self.failure, "closing": self.closing,
             "evidence": self.evidence, "verdict": self.paper_verdicts, "dispute": self.dispute,
             "awards": self.ending, "refund": self.ending, "stake_release": self.ending,
+            "held_release": self.ending, "audit_loss": self.ending, "audit": self.audit, "appeal": self.appeal,
+            "audit_end": self.audit_end,
             "deposit": self.funding, "withdrawal": self.funding, "payout": self.payout,
             "payout_end": self.payout_end, "payout_return": self.payout_return,
         }  # fmt: skip
@@ -1507,23 +1584,13 @@ class Replay:
             identifier(body["participant_id"], "participant_id"),
             unbase64(text(body["public_key"], "public_key"), "public_key"),
         )
-        try:
-            key = serialization.load_der_public_key(spki)
-        except (ValueError, UnsupportedAlgorithm):
-            raise Refused("the public key is unreadable") from None
-        require(
-            isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1),
-            "the public key is not ECDSA P-256",
-        )
-        again = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
-        require(again == spki, "the public key is not in its one form")
+        key = public_key(spki)
         mark = sha256(spki).hex()[:16]
         self.same(entry, f"participant/{name}/key/{mark}", "enrolment", body)
         require(mark not in self.revoked, "this key was revoked before")
         require(entry.id not in self.enrolled, "this key was enrolled before")
         require(self.owners.setdefault(mark, name) == name, "this key is enrolled under another name")
         self.enrolled.add(entry.id)
-        assert isinstance(key, ec.EllipticCurvePublicKey)
         self.keys.setdefault(name, {})[mark] = key
         self._extend(entry)
 
@@ -1654,6 +1721,7 @@ class Replay:
             )
         if state == "CLOSED" and task.disputable:
             require(waited >= task.terms.window, "disputes were taken for a shorter time")
+        require(state != "CLOSED" or not task.pending, "CLOSED while an audit is pending")
         task.state, task.at, task.closed = state, time, False
         if state == "TRAINING":
             task.floors.append(max([task.floors[-1], *(model.sequence for model in task.models.values())]))
@@ -1679,7 +1747,7 @@ class Replay:
     def claim(self, entry: Entry) -> None:
         body = entry.body
         keys = "kind submission_id task_id terms participant_id effort degree counts counts_commitment draw_head nonce"
-        said = shaped(body["statement"], keys, "a claim's statement")
+        said = shaped(body["statement"], keys, "a claim's statement", "samples_root")
         task = self.task(said["task_id"])
         name = self._about(task, said)
         require(said["kind"] == "claim", "another kind of statement")
@@ -1714,8 +1782,10 @@ class Replay:
         task.organisations[mark] += 1
         self._submission(task, name, said["submission_id"])
         self.signed(name, said, body["signature"])
+        require(("samples_root" in said) == (task.terms.audit is not None), "samples_root is out of place")
+        root = hexed(said["samples_root"], 32, "samples_root").hex() if "samples_root" in said else ""
         task.claims[name] = Claim(
-            said["degree"], commitment, said["nonce"], hexed(said["draw_head"], 32, "draw_head")
+            said["degree"], commitment, said["nonce"], hexed(said["draw_head"], 32, "draw_head"), root
         )
 
     def selection(self, entry: Entry) -> None:
@@ -1840,7 +1910,8 @@ class Replay:
         for number, (part, piece) in enumerate(zip(parts, pieces, strict=True), 1):
             body = {**task.where(), "part": number, "parts": len(pieces), "sha256": digest, "data": piece}
             self.same(part, f"{task.place()}/evidence/{number}", "evidence", body)
-        found = assessed(self._check_evidence(task, record), set(task.starts[-9:]))
+        task.measured = self._check_evidence(task, record)
+        found = assessed(task.measured, set(task.starts[-9:]))
         judged: dict[str, Record] = {}
         for name in task.selected:
             judged[name] = found[name] if name in found else missing(task, name)
@@ -1946,10 +2017,14 @@ class Replay:
             self.expect(f"{place}/peers/{number}", "peers", {**where, **body})
         self._settlement(task, sum(paid.values()) + rounding, rounding, judged, peers, paid)
         for name in task.selected:
-            self._payment(task, name, paid.get(name, 0), lines.get(name, UNSCORED), judged[name]["refuted"])
+            one = paid.get(name, 0)
+            self._payment(task, name, one, lines.get(name, UNSCORED), judged[name]["refuted"], key)
         task.unresolved.discard(task.round)
         self._aggregation(task, bool(scored))
         self.enter(self.take(), task, "SETTLED")
+        for (number, _), pending in task.pending.items():
+            if number == task.round:
+                pending.since = task.at or 0
 
     def _fresh(self, seed: bytes) -> None:
         require(seed not in self.seeds, "a seed or commitment stands in this log already")
@@ -1986,21 +2061,210 @@ class Replay:
         paid: int,
         line: Mapping[str, int],
         refuted: bool,
+        key: bytes,
     ) -> None:
         stake, payable, most = f"stake:{task.id}:{name}", f"payable:{name}", task.terms.stake
         held = self.book.holds.get(stake, 0)
         lost = min(held, most) if refuted else 0
         withheld = 0 if refuted else min(paid, max(0, most - held))
+        kept, audited = self._audited(task, name, paid, withheld, key)
         moves = (
             post(f"escrow:{task.id}", payable, paid),
             post(payable, stake, withheld),
             post(stake, task.terms.payer, lost),
+            post(payable, f"held:{task.id}:{name}", kept),
         )
         body = {
             **task.where(), **line, "participant_id": name, "paid_micro": paid, "withheld_micro": withheld,
-            "stake_lost_micro": lost, "keys": self.history.hex(),
+            "stake_lost_micro": lost, "keys": self.history.hex(), **audited,
         }  # fmt: skip
         self.expect(f"{task.place()}/payment/{name}", "payment", body, *(m for m in moves if m["micro"]))
+
+    def _audited(self, task: Task, name: str, paid: int, withheld: int, key: bytes) -> tuple[int, Record]:
+        """What is held of a payment for audits, and what its entry says of it."""
+        audit, rest = task.terms.audit, paid - withheld
+        if audit is None:
+            return 0, {}
+        drawn, always = paid > 0 and audit.draws(key, name), math.floor(audit.share * rest)
+        kept = rest if drawn else always
+        if drawn:
+            assert task.measured is not None
+            features = next(
+                item["features"] for item in task.measured.items if item["participant_id"] == name
+            )
+            shown = task.measured.estimate(task.measured.z(features))
+            pending = Pending(task.measured, task.start, shown, kept - always)
+            task.pending[task.round, name] = pending
+        return kept, {"audited": drawn, "held_micro": kept}
+
+    # 18 Audits
+
+    def _of_audit(self, entry: Entry) -> tuple[Task, "Audit", int, str, Pending]:
+        body = entry.body
+        task = self.task(body["task_id"])
+        require(task.terms.audit is not None, "the terms have no audits")
+        assert task.terms.audit is not None
+        number, name = integer(body["round"], 1, "round"), text(body["participant_id"], "participant_id")
+        require((number, name) in task.pending, f"no audit of {name} for round {number} is pending")
+        return task, task.terms.audit, number, name, task.pending[number, name]
+
+    def _in_time(self, task: Task, pending: Pending, at: Any, least: int, most: float) -> int:
+        time, _ = moment(text(at, "at"), task)
+        waited = time - pending.since
+        require(waited >= 0 and least <= waited <= most, f"{waited} seconds are not in time")
+        return time
+
+    def audit(self, entry: Entry) -> None:
+        body = entry.body
+        task, terms, round_, name, pending = self._of_audit(entry)
+        number = integer(body["number"], 1, "number", 2)
+        place = f"{task.place(round_)}/audit/{name}/{number}"
+        parts, last = self._parts(entry, place)
+        record = shaped(
+            joined([text(part.body["data"], "data") for part in parts], text(last.body["sha256"], "sha256")),
+            "statement signature features differences",
+            "an audit",
+        )
+        digest, pieces = cut(record)
+        require(len(pieces) == len(parts), "an audit in another number of parts than it takes")
+        where = {**task.where(round_), "participant_id": name, "number": number, "at": body["at"]}
+        for index, (part, piece) in enumerate(zip(parts, pieces, strict=True), 1):
+            made = {**where, "part": index, "parts": len(pieces), "sha256": digest, "data": piece}
+            self.same(part, f"{place}/{index}", "audit", made)
+        require(number == {0: 1, 2: 2}.get(pending.stage), "an audit where none is awaited")
+        said = self._audit_statement(task, round_, name, number, pending, record["statement"])
+        signature = text(record["signature"], "signature")
+        require(re.fullmatch("([0-9a-f]{2})*", signature) is not None, "no signature")
+        try:
+            terms.key.verify(bytes.fromhex(signature), canonical(said), ec.ECDSA(hashes.SHA256()))
+        except InvalidSignature:
+            raise Refused("not signed by the auditor of the terms") from None
+        time = self._in_time(task, pending, body["at"], 0, terms.seconds)
+        features = [integers(row, "features") for row in sequence(record["features"], "features")]
+        differences = integers(record["differences"], "differences")
+        require(bool(features) == bool(said["model_sha256"]), "features of weights that nobody names")
+        again = None
+        if features:
+            shape = [len(row) for row in features]
+            require(shape == [pending.evidence.columns] * pending.evidence.strata, "features of another form")
+            again = pending.evidence.estimate(pending.evidence.z(features))
+        passed, limit, why = self._found(task, name, pending, said, again, differences)
+        released = (post(f"held:{task.id}:{name}", f"payable:{name}", pending.question),)
+        del where["at"]
+        verdict = {
+            **where, "outcome": "passed" if passed else "failed", "submitted_micro": pending.shown,
+            "retrained_micro": again, "limit_micro": limit, "explanation": why,
+        }  # fmt: skip
+        self.expect(
+            f"{place}/verdict", "audit_verdict", verdict, *(m for m in released if passed and m["micro"])
+        )
+        if passed or number == 2:
+            del task.pending[round_, name]
+        if not passed and number == 2:
+            task.convicted.add(name)
+        pending.stage, pending.since = 1, time
+
+    def _audit_statement(
+        self, task: Task, round_: int, name: str, number: int, pending: Pending, record: Any
+    ) -> Record:
+        keys = (
+            "kind task_id terms participant_id round number start_sha256 samples_root samples distinct near degree "
+            "accepted remark model_sha256"
+        )
+        said = shaped(record, keys, "an audit's statement")
+        about = {
+            "kind": "audit", "task_id": task.id, "terms": task.terms.digest, "participant_id": name, "round": round_,
+            "number": number, "start_sha256": pending.start,
+        }  # fmt: skip
+        integers([said["round"], said["number"]], "a number")
+        require({key: said[key] for key in about} == about, "the statement is about something else")
+        opened = integer(said["samples"], 0, "samples")
+        integer(said["distinct"], 0, "distinct", opened)
+        integer(said["near"], 0, "near", opened)
+        rational(said["degree"], "degree")
+        require(type(said["accepted"]) is bool, "accepted is not true or false")
+        remark = text(said["remark"], "remark")
+        require(
+            len(remark) <= 500 and not re.search("[\x00-\x1f\x7f-\x9f]", remark), "a remark that is too long"
+        )
+        require(said["accepted"] or bool(remark.strip()), "the remark is missing")
+        for key in ("samples_root", "model_sha256"):
+            hexed(said[key], 32 if said[key] else 0, key)
+        require(bool(opened) == bool(said["samples_root"]), "samples without a root, or a root without")
+        require(opened > 0 or not said["model_sha256"], "a model of no samples")
+        return said
+
+    def _found(
+        self, task: Task, name: str, pending: Pending, said: Record, again: int | None, differences: list[int]
+    ) -> tuple[bool, int | None, str]:
+        """Whether an audit has passed, its limit, and why."""
+        terms, claim = task.terms.audit, task.claims[name]
+        assert terms is not None
+        limit = None if again is None else terms.limit(differences)
+        remark = f" It says: {said['remark']}" if said["remark"].strip() else ""
+        if not said["samples"]:
+            return False, limit, "The auditor was not let see the samples." + remark
+        if said["samples_root"] != claim.root:
+            return False, limit, "The opened samples are not those that the claim commits to."
+        if said["degree"] != claim.degree:
+            opened = f"The opened samples have the degree {said['degree']}"
+            return False, limit, f"{opened}; the claim says {claim.degree}."
+        if not said["accepted"]:
+            return False, limit, "The auditor does not accept the samples." + remark
+        require(again is not None, "nothing was trained again")
+        assert again is not None
+        shows = (
+            f"Trained again on the opened samples, the model shows {micro_decimal(again)}; the submission showed "
+            f"{micro_decimal(pending.shown)}"
+        )
+        if limit is None:
+            few = f"{len(differences)} shadow models bound no difference at a rate of {terms.rate}"
+            return True, None, f"{shows}. {few}."
+        bound = f"of honest participants at most {terms.rate} differ by more than {micro_decimal(limit)}"
+        off = again - pending.shown
+        if off > limit:
+            return False, limit, f"{shows}, {micro_decimal(off)} less; {bound}."
+        return True, limit, f"{shows}; {bound}."
+
+    def appeal(self, entry: Entry) -> None:
+        task, terms, round_, name, pending = self._of_audit(entry)
+        self.same(entry, f"{task.place(round_)}/appeal/{name}", "appeal", entry.body)
+        require(pending.stage == 1 and terms.appeal_seconds > 0, "an appeal where none is awaited")
+        require(len(text(entry.body["reason"], "reason")) <= 500, "a reason that is too long")
+        self.standing(name)
+        pending.since = self._in_time(task, pending, entry.body["at"], 0, terms.appeal_seconds)
+        pending.stage = 2
+
+    def audit_end(self, entry: Entry) -> None:
+        task, terms, round_, name, pending = self._of_audit(entry)
+        why = ("unvisited", "unappealed", "unanswered")[pending.stage]
+        require(entry.body["why"] == why, f"an audit ends otherwise than as {why}")
+        payable = task.terms.payer if why == "unvisited" and terms.back else f"payable:{name}"
+        moved = post(f"held:{task.id}:{name}", payable, pending.question)
+        moves = (moved,) if pending.question and why != "unappealed" else ()
+        self.same(entry, f"{task.place(round_)}/audit/{name}/end", "audit_end", entry.body, *moves)
+        least = terms.appeal_seconds if pending.stage == 1 else terms.seconds
+        self._in_time(task, pending, entry.body["at"], least, math.inf)
+        del task.pending[round_, name]
+        if why == "unappealed":
+            task.convicted.add(name)
+
+    def _held(self, task: Task) -> list[tuple[Any, ...]]:
+        """What becomes of what is held, when a task ends."""
+        made: list[tuple[Any, ...]] = []
+        for name in sorted(task.claims if task.terms.audit else ()):
+            held, stake = f"held:{task.id}:{name}", f"stake:{task.id}:{name}"
+            body = {"task_id": task.id, "participant_id": name}
+            amount, staked = self.book.holds.get(held, 0), self.book.holds.get(stake, 0)
+            if name in task.convicted:
+                lost = [post(held, task.terms.payer, amount), post(stake, task.terms.payer, staked)]
+                if amount or staked:
+                    moves = [move for move in lost if move["micro"]]
+                    made.append((f"{task.id}/held/{name}/loss", "audit_loss", body, *moves))
+            elif amount:
+                moved = post(held, f"payable:{name}", amount)
+                made.append((f"{task.id}/held/{name}/release", "held_release", body, moved))
+        return made
 
     def _aggregation(self, task: Task, scored: bool) -> None:
         entry = self.take()
@@ -2079,12 +2343,12 @@ class Replay:
         for number in sorted(task.unresolved):
             resolve = {"resolve": f"{task.id}/{number}", "micro": 0}
             made.append((f"{task.place(number)}/refund", "refund", task.where(number), resolve))
-        for name in sorted(task.claims):
+        for name in sorted(set(task.claims) - task.convicted):
             if held := self.book.holds.get(f"stake:{task.id}:{name}", 0):
                 body = {"task_id": task.id, "participant_id": name}
                 moved = post(f"stake:{task.id}:{name}", f"payable:{name}", held)
                 made.append((f"{task.id}/stake/{name}/release", "stake_release", body, moved))
-        return made
+        return [*made, *self._held(task)]
 
     # 16 Money that comes and goes
 

@@ -21,7 +21,10 @@ Of each task:
                   peer draws and payments, byte for byte
     aggregations  one a settled round; the model that the next begins from
     disputes      opened counts are those behind the claim, once, after a settlement; awards are what `review` gives
-    end           what is not settled is refunded, only where the task is cancelled; stakes are released
+    audits        of those whom the round's key draws; signed by the auditor of the terms, about the round's start, in
+                  time; the verdict that `mechanism.audit_verdict.judge` gives; appeals and ends in their times
+    end           what is not settled is refunded, only where the task is cancelled; stakes are released,
+                  and what is held for audits, or lost by who has failed one
 
 Of the log:
 
@@ -46,7 +49,7 @@ from mechanism.ledger import entries as events
 from mechanism.ledger.accounts import Book, Transfer
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import LedgerError
-from mechanism.ledger.replay import keys, money, payouts, rounds, statements, states
+from mechanism.ledger.replay import audits, keys, money, payouts, rounds, statements, states
 from mechanism.ledger.replay.comparing import Wrong, difference
 from mechanism.ledger.replay.forms import check_body
 from mechanism.ledger.replay.world import Counts, World
@@ -72,6 +75,11 @@ _HANDLERS: Mapping[str, Callable[[World, Entry, Mapping[str, Any]], None]] = {
     "awards": money.ending,
     "refund": money.ending,
     "stake_release": money.ending,
+    "held_release": money.ending,
+    "audit_loss": money.ending,
+    "audit": audits.audit,
+    "appeal": audits.appeal,
+    "audit_end": audits.audit_end,
     "deposit": payouts.funding,
     "withdrawal": payouts.funding,
     "payout": payouts.payout,

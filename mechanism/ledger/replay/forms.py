@@ -31,6 +31,9 @@ _LIST, _OBJECT = _json(list, "a list"), _json(dict, "an object")
 _NUMBERS = _Form(
     lambda value: type(value) is list and all(type(one) is int for one in value), "a list of integers"
 )
+_ROWS = _Form(
+    lambda value: type(value) is list and all(_NUMBERS.holds(row) for row in value), "lists of integers"
+)
 _BYTES = _hexadecimal("([0-9a-f]{2})*", "pairs of hexadecimal digits, in lower case")
 _DIGEST = _hexadecimal("[0-9a-f]{64}", "32 bytes in hexadecimal, in lower case")
 _DIGEST_OR_NULL = _Form(
@@ -42,6 +45,7 @@ _DIGEST_OR_NONE = _hexadecimal(
 
 _TASK = {"task_id": _TEXT}
 _ROUND = {**_TASK, "round": _NUMBER}
+_OF_ROUND = {**_ROUND, "participant_id": _TEXT}
 _PART = {"part": _NUMBER, "parts": _NUMBER}
 _PIECE = {**_PART, "sha256": _DIGEST, "data": _TEXT}
 _SIGNED = {"statement": _OBJECT, "signature": _BYTES, "keys": _DIGEST}
@@ -68,6 +72,11 @@ _FORMS: Mapping[str, Mapping[str, _Form]] = {
     "awards": _ROUND,
     "refund": _ROUND,
     "stake_release": _TASK,
+    "audit": {**_OF_ROUND, **_PIECE, "number": _NUMBER, "at": _TEXT},
+    "appeal": {**_OF_ROUND, "reason": _TEXT, "at": _TEXT},
+    "audit_end": {**_OF_ROUND, "why": _TEXT, "at": _TEXT},
+    "held_release": _TASK,
+    "audit_loss": _TASK,
     "deposit": _FUNDING,
     "withdrawal": _FUNDING,
     "payout": {**_RUN, **_PART, "price": _OBJECT, "participants": _LIST},
@@ -88,6 +97,16 @@ def check_evidence(record: Any) -> None:
     if type(record) is not dict:
         raise FieldError("evidence", record, _OBJECT.expected)
     check_form(record, {"model": _OBJECT, "measurements": _LIST}, "evidence.")
+
+
+def check_findings(record: Any) -> None:
+    """The same of the record of an audit."""
+    if type(record) is not dict:
+        raise FieldError("audit", record, _OBJECT.expected)
+    forms = {"statement": _OBJECT, "signature": _BYTES, "features": _ROWS, "differences": _NUMBERS}
+    check_form(record, forms, "audit.")
+    if record.keys() != forms.keys():
+        raise FieldError("audit", ", ".join(sorted(record)), "exactly the keys " + ", ".join(sorted(forms)))
 
 
 def check_form(record: Mapping[str, Any], forms: Mapping[str, _Form], prefix: str = "") -> None:

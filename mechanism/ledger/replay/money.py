@@ -7,6 +7,7 @@ from mechanism.dispute import check_opening, disputes_possible, review
 from mechanism.ledger import entries as events
 from mechanism.ledger.accounts import stake
 from mechanism.ledger.entry import Entry
+from mechanism.ledger.replay import audits
 from mechanism.ledger.replay.comparing import Wrong, same
 from mechanism.ledger.replay.keys import check_standing
 from mechanism.ledger.replay.world import Disputable, Task, World
@@ -38,6 +39,7 @@ def seed(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
     task.meetings.add((line.participant_id, line.peers) for line in settlement.payments)
     if disputable and events.kept_micro(task.terms, number, settlement):
         task.kept[number] = _disputable(task, settlement, private)
+    audits.begin(task, settlement)
     task.seed = revealed
     task.unresolved.discard(number)
     world.counts.settlements += 1
@@ -93,7 +95,15 @@ def left_to_end(world: World, task: Task) -> list[Entry]:
     stakes = {name: world.book.holds(stake(task.id, name)) for name in task.claims}
     number = task.round.number
     *left, _ = events.ending_entries(
-        task.id, number, State.CLOSED, task.unresolved, stakes, "", awards=awards
+        task.id,
+        number,
+        State.CLOSED,
+        task.unresolved,
+        stakes,
+        "",
+        awards=awards,
+        audits=audits.left_held(world, task),
+        convicted=task.convicted,
     )
     return left
 

@@ -125,6 +125,8 @@ def _assessed(world: World, task: Task, record: Mapping[str, Any], data: bytes) 
     for measurement in measurements:
         _check_measured(task, measurement)
     _check_copies(measurements)
+    if task.terms.audit is not None:
+        task.round.evidence = model, {m.participant_id: m for m in measurements}
     earlier = [digest.hex() for digest in task.starts[-KEPT_BROADCASTS:]]
     return {assessment.participant_id: assessment for assessment in assess(model, measurements, earlier)}
 

@@ -30,6 +30,8 @@ def claim(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
     most = task.terms.schedule.identities_per_organisation
     if organisation and task.organisations[organisation] >= most:
         raise Wrong(f"the organisation of {name} has {most} claims already; the terms allow no more")
+    if bool(statement.samples_root) != (task.terms.audit is not None):
+        raise Wrong("samples are committed to where the terms have audits, and only there")
     if statement.counts is not None:
         degree = noniid_degree(statement.counts, task.terms.reference)
         if degree != statement.degree:
@@ -43,6 +45,7 @@ def claim(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
         nonce=statement.nonce,
         draw_head=statement.draw_head,
         share=statement.draw_head,
+        samples_root=statement.samples_root,
     )
 
 

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from mechanism.degree_map import DegreeMap
+from mechanism.evidence import EvidenceModel, Measurement
 from mechanism.ledger import entries as events
 from mechanism.ledger.accounts import Book
 from mechanism.ledger.entry import Entry
@@ -31,6 +33,7 @@ class Claim:
     """An effort claim.
 
     Attributes:
+        samples_root: commitment to the samples; empty where the terms have no audits.
         share, share_round: the last draw share that was checked, and its round: what the next one is checked
             against, in few steps.
     """
@@ -41,6 +44,7 @@ class Claim:
     draw_head: bytes
     share: bytes
     share_round: int = 0
+    samples_root: bytes = b""
 
 
 class Model(NamedTuple):
@@ -62,6 +66,27 @@ class Disputable:
 
 
 @dataclass(slots=True)
+class Audited:
+    """A submission whose audit is pending.
+
+    Attributes:
+        start: digest of the model that its round began from.
+        degree: the round's map from features to the degree.
+        submitted_micro: the degree that it gives of the submission.
+        question_micro: of the round's pay, what is in question.
+        stage: "open", "failed" or "appealed": what is awaited is an audit, an appeal, or the audit after one.
+        since: when its time began; None before the round is settled.
+    """
+
+    start: bytes
+    degree: DegreeMap
+    submitted_micro: int
+    question_micro: int
+    stage: str = "open"
+    since: int | None = None
+
+
+@dataclass(slots=True)
 class Round:
     """What has been logged of one round.
 
@@ -70,6 +95,7 @@ class Round:
         models: those in time; failures: what participants said, by name.
         closed: whether both are complete.
         verdicts: once they are computed; result: the model that the next round begins from.
+        evidence: what was measured, by participant; kept where the terms have audits.
     """
 
     number: int
@@ -79,6 +105,7 @@ class Round:
     closed: bool = False
     verdicts: dict[str, Assessment] = field(default_factory=dict)
     result: bytes = b""
+    evidence: tuple[EvidenceModel, dict[str, Measurement]] | None = None
 
 
 @dataclass(slots=True)
@@ -100,6 +127,7 @@ class Task:
         disputes: those who have opened their counts; kept: what they rest on, by round.
         meetings: who has been scored against whom.
         organisations: claims of each, by its mark in this task.
+        audits: those that are pending, by round and participant; convicted: who has failed one for good.
     """
 
     terms: Terms
@@ -123,6 +151,8 @@ class Task:
     kept: dict[int, dict[str, Disputable]] = field(default_factory=dict)
     meetings: Meetings = field(default_factory=Meetings)
     organisations: Counter[bytes] = field(default_factory=Counter)
+    audits: dict[tuple[int, str], Audited] = field(default_factory=dict)
+    convicted: set[str] = field(default_factory=set)
 
     @property
     def id(self) -> str:
