@@ -64,6 +64,10 @@ app.add_typer(certificate_app, name="certificate")
 app.add_typer(authority_app, name="authority")
 app.add_typer(log_key_app, name="log-key")
 app.add_typer(payout_app, name="payout")
+audit_app = typer.Typer(
+    no_args_is_help=True, help="Audits by re-training: who was drawn, orders, what came back."
+)
+app.add_typer(audit_app, name="audit")
 
 State = Annotated[
     Path,
@@ -665,6 +669,81 @@ def tasks(state: State = DEFAULT_STATE, as_json: AsJson = False) -> None:
         _print_json({"tasks": [report.record() for report in reports]})
     else:
         _print_tasks(reports)
+
+
+@audit_app.command("list")
+def audit_list(
+    task: Annotated[str, typer.Argument(help="The task's id.")],
+    state: State = DEFAULT_STATE,
+    as_json: AsJson = False,
+) -> None:
+    """List the submissions of a task that were drawn, and how each audit stands."""
+    from coordinator.audits import audit_record
+    from mechanism.price import credits_text
+
+    with _operator(state) as operator:
+        rows = operator.audits(task)
+    if as_json:
+        _print_json([dict(audit_record(row)) for row in rows])
+        return
+    for row in rows:
+        due = f", until {_time(row.due_at)}" if row.due_at is not None else ""
+        typer.echo(
+            f"round {row.round}  {row.participant_id}  {row.stage}{due}; "
+            f"{credits_text(row.question_micro)} credits in question. {row.explanation}".rstrip()
+        )
+    if not rows:
+        typer.echo(f"No submission of {task} was drawn so far.", err=True)
+
+
+@audit_app.command("order")
+def audit_order(
+    task: Annotated[str, typer.Argument(help="The task's id.")],
+    round_: Annotated[int, typer.Argument(metavar="ROUND", min=1)],
+    participant: Annotated[str, typer.Argument(help="Whose submission.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The new folder for the auditor.")],
+    state: State = DEFAULT_STATE,
+    as_json: AsJson = False,
+) -> None:
+    """Write what an auditor takes along: terms, claim, and the model that the round began from."""
+    with _operator(state) as operator:
+        made = operator.order_audit(task, round_, participant, out)
+    record = {
+        "task": task,
+        "round": round_,
+        "participant": participant,
+        "number": made.number,
+        "folder": str(out),
+    }
+    if as_json:
+        _print_json(record)
+    else:
+        typer.echo(f"{out} is for the auditor, who runs `fedpeer audit site {out.name}` where the data are.")
+
+
+@audit_app.command("record")
+def audit_record_(
+    folder: Annotated[Path, typer.Argument(help="What the auditor has brought back.")],
+    state: State = DEFAULT_STATE,
+    as_json: AsJson = False,
+) -> None:
+    """Measure what an auditor has brought back, and record it with its verdict. Trains models: minutes."""
+    with _operator(state) as operator:
+        brought, verdict = operator.record_audit(folder)
+        said = brought.statement
+        record = {
+            "task": said.task_id,
+            "round": said.round,
+            "participant": said.participant_id,
+            "number": said.number,
+            "outcome": verdict.outcome,
+            "submitted_micro": verdict.submitted_micro,
+            "retrained_micro": verdict.retrained_micro,
+            "limit_micro": verdict.limit_micro,
+            "explanation": verdict.explanation,
+        }
+        text = f"{said.participant_id}, round {said.round}: {verdict.outcome}. {verdict.explanation}"
+        _changed(operator, as_json, record, text, text)
 
 
 @app.command()

@@ -20,6 +20,7 @@ from coordinator.admission import (
     check_name,
     same_receipt,
 )
+from coordinator.audits import appeal
 from coordinator.boundary import refusal_for
 from coordinator.identity import Caller, check_standing
 from coordinator.notices import Refused
@@ -27,6 +28,7 @@ from coordinator.runner import LiveTask, Workplace
 from coordinator.settlements import PaidRound, Settlements
 from coordinator.shared_frames import SharedFrame, SharedFrames
 from coordinator.spool import UploadKey
+from coordinator.storage.audits import AuditRow
 from coordinator.storage.submissions import ModelStanding, ReceiptRow
 from coordinator.storage.tasks import EventRow, TaskRow
 from coordinator.tracing import annotate
@@ -259,6 +261,28 @@ class Market:
         await self._work.transact.sign_head()
         return standing
 
+    async def audits(self, caller: Caller, task_id: str) -> list[AuditRow]:
+        """How the audits of the caller's submissions stand, in the order of rounds."""
+        live = self._heard(caller, task_id)
+        return await self._work.transact.read(lambda t: _own_audits(t, live.row.id, caller))
+
+    async def appeal(self, caller: Caller, task_id: str, round_: int, reason: str) -> list[AuditRow]:
+        """Takes an appeal against an audit that failed, once; asked again, says how the audits stand.
+
+        Raises:
+            Refusal, FieldError: see `coordinator.audits.appeal`.
+        """
+        live = self._heard(caller, task_id)
+
+        def record(t: Transaction) -> list[AuditRow]:
+            appeal(t, self._current(t, live), caller.participant_id, round_, reason)
+            return _own_audits(t, live.row.id, caller)
+
+        standing = await self._work.transact(_standing(caller, record))
+        live.changed.set()
+        await self._work.transact.sign_head()
+        return standing
+
     async def start_model(
         self, caller: Caller, live: LiveTask, round_: int, offset: int, max_frame_bytes: int
     ) -> AsyncIterator[SharedFrame]:
@@ -412,6 +436,10 @@ class Market:
         row = t.market.task(live.row.id)
         assert row is not None  # tasks are never deleted
         return row
+
+
+def _own_audits(t: Transaction, task_id: str, caller: Caller) -> list[AuditRow]:
+    return [row for row in t.market.audits(task_id) if row.participant_id == caller.participant_id]
 
 
 def _standing(caller: Caller, work: Callable[[Transaction], Result]) -> Callable[[Transaction], Result]:

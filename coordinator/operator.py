@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from cryptography.hazmat.primitives.hashes import SHA256
 
-from coordinator import payouts
+from coordinator import audits, payouts
 from coordinator.backup import Manifest, write_backup
 from coordinator.banking import PaymentFiles, checked_account, checked_payer, payment_files
 from coordinator.blobs import BlobStore
@@ -27,12 +27,14 @@ from coordinator.config import ServiceConfig
 from coordinator.control_socket import notify
 from coordinator.errors import FolderError, TaskError
 from coordinator.folder import StateFolder
+from coordinator.history import merged_before, round_start
 from coordinator.identity import Invitation, invite
 from coordinator.metrics import Metrics
 from coordinator.opening import PreparedTask
 from coordinator.revocations import CarriedOver, carry_over, check_copy, earlier_keys, forgotten
-from coordinator.scoring import make_scorer
+from coordinator.scoring import RoundStart, make_scorer
 from coordinator.states import Progress
+from coordinator.storage.audits import AuditRow
 from coordinator.storage.identities import ParticipantRow
 from coordinator.storage.lease import served
 from coordinator.storage.payouts import BankAccountRow, FundingRow
@@ -43,6 +45,7 @@ from coordinator.transaction import Transaction
 from fedpeer.audit.sql.database import Database, parse_url, sqlite_file
 from fedpeer.audit.sql.errors import StorageError
 from fedpeer.audit.sql.ledger_store import SignedLog
+from fedpeer.protocol.audit_folder import AuditOrder, Brought
 from fedpeer.protocol.certificates import (
     Identity,
     authority_id,
@@ -50,6 +53,7 @@ from fedpeer.protocol.certificates import (
     issuer_id,
     load_certificate,
 )
+from mechanism.audit_verdict import AuditVerdict
 from mechanism.ledger.entries import CONFIRMED, WITHDRAWN, aggregation
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.note import VerificationKey
@@ -325,6 +329,50 @@ class Operator:
             return report_of(t, _task(t, task_id))
 
         return self._act(act)
+
+    def audits(self, task_id: str) -> list[AuditRow]:
+        """Everyone's that was drawn. Raises TaskError where there is no such task, or its terms have no audits."""
+
+        def read(t: Transaction) -> list[AuditRow]:
+            row = _task(t, task_id)
+            audits.section(row)
+            return t.market.audits(row.id)
+
+        return self._transact.look(read)
+
+    def order_audit(self, task_id: str, round_: int, participant_id: str, folder: Path) -> AuditOrder:
+        """Writes what the auditor of a submission needs to a new folder.
+
+        Raises:
+            TaskError: no such audit is awaited.
+            AuditFolderError: the folder is there, or cannot be written.
+        """
+        blobs = BlobStore(self.folder.models)
+        ordered = self._transact.look(
+            lambda t: audits.order(t, _task(t, task_id), blobs, round_, participant_id)
+        )
+        ordered.write(folder)
+        return ordered
+
+    def record_audit(self, folder: Path) -> tuple[Brought, AuditVerdict]:
+        """Measures what an auditor has brought and records it with its verdict. It trains models: minutes.
+
+        Raises:
+            TaskError: it is not the audit that is awaited, or it cannot be measured; nothing was recorded.
+        """
+        brought, blobs = Brought.read(folder), BlobStore(self.folder.models)
+        said = brought.statement
+
+        def look(t: Transaction) -> tuple[TaskRow, audits.Ground, RoundStart]:
+            row = _task(t, said.task_id)
+            ground = audits.ground(t, row, blobs, brought)
+            rounds = [r for r in t.market.rounds(row.id) if r.round <= said.round]
+            return row, ground, round_start(row, blobs, rounds, merged_before(t, row, said.round))
+
+        row, ground, start = self._transact.look(look)
+        findings = audits.measured(row, start, ground, brought)
+        verdict = self._act(lambda t: audits.record(t, _task(t, said.task_id), ground, findings))
+        return brought, verdict
 
     def task(self, task_id: str) -> TaskReport:
         """Raises TaskError where there is no such task."""

@@ -21,15 +21,14 @@ from coordinator.clock import Clock
 from coordinator.commits import Transactions
 from coordinator.derivation import chain_secret
 from coordinator.errors import CoordinatorError, TaskError
+from coordinator.history import merged_before, round_start
 from coordinator.live import Feed, Presence
 from coordinator.metrics import Metrics
 from coordinator.notices import Refused
 from coordinator.receiving import Uploads
 from coordinator.scoring import (
-    EarlierRound,
     Parts,
     Quality,
-    RoundStart,
     Scored,
     Scorer,
     make_scorer,
@@ -42,6 +41,7 @@ from coordinator.states import (
     Cancel,
     Close,
     CloseRound,
+    EndAudits,
     OpenRound,
     Progress,
     Select,
@@ -61,8 +61,7 @@ from fedpeer.protocol.faults import Outlook, outlook
 from fedpeer.protocol.model_file import ModelFileError
 from fedpeer.protocol.submission import Submission
 from fedpeer.terminal import printable
-from mechanism.evidence import KEPT_BROADCASTS
-from mechanism.lifecycle import State, needs_evidence
+from mechanism.lifecycle import State
 from mechanism.peers import Draw, round_seed
 from mechanism.settlement import Settlement
 from mechanism.unmeasured import missing
@@ -345,6 +344,8 @@ class TaskRunner:
                     seen = await self._carry_out(lambda t: t.close_round(row, absent))
                 case Settle():
                     seen = await self._settle(row)
+                case EndAudits():
+                    seen = await self._carry_out(lambda t: t.end_audits(row))
                 case Close():
                     seen = await self._carry_out(lambda t: t.close(row))
                 case Cancel(reason):
@@ -390,25 +391,13 @@ class TaskRunner:
             self._preparation.add_done_callback(_report)
 
     async def _prepare_round(self, row: TaskRow) -> None:
-        before = await self._work.transact.read(lambda t: (t.market.rounds(row.id), _merged_before(t, row)))
-        with self._work.tracing.span("evidence prepared ahead", task=row.id, round=row.round):
-            await self._work.transact.compute(lambda: self._scoring().prepare(self._start(*before)))
-
-    def _start(self, rounds: Sequence[RoundRow], merged: Mapping[int, Sequence[ModelRow]]) -> RoundStart:
-        """What the last of the rounds starts from; `merged` were the models in those before."""
-        *before, opened = rounds
-        path, most = self._work.blobs.path, self._live.row.terms.recipe.samples
-        history = tuple(
-            EarlierRound(
-                path(r.start_model),
-                {
-                    m.participant_id: (path(m.model_sha256), min(m.samples, most))
-                    for m in merged.get(r.round, ())
-                },
-            )
-            for r in before
+        before = await self._work.transact.read(
+            lambda t: (t.market.rounds(row.id), merged_before(t, row, row.round))
         )
-        return RoundStart(opened.round, path(opened.start_model), opened.start_model, history)
+        with self._work.tracing.span("evidence prepared ahead", task=row.id, round=row.round):
+            await self._work.transact.compute(
+                lambda: self._scoring().prepare(round_start(row, self._work.blobs, *before))
+            )
 
     def _scoring(self) -> Scorer:
         """The task's scorer, made where it is first needed: in the scoring thread, it may load data."""
@@ -467,7 +456,7 @@ class TaskRunner:
             )
             for name, model in sorted(closed.models.items())
         ]
-        scored = self._scoring().score(self._start(closed.rounds, closed.merged), submissions)
+        scored = self._scoring().score(round_start(row, blobs, closed.rounds, closed.merged), submissions)
         parts = merged_parts(scored, submissions, row.terms.recipe.samples)
         merged = self._merged(row, closed.rounds, parts)
         return _Outcome(scored, merged, self._scoring().evaluate(blobs.path(merged.model_sha256)))
@@ -529,19 +518,8 @@ def _closed_round(t: Transaction, row: TaskRow) -> _ClosedRound:
         models={m.participant_id: m for m in t.market.models(row.id, row.round)},
         reasons={f.participant_id: f.reason for f in t.market.failures(row.id, row.round)},
         rounds=t.market.rounds(row.id),
-        merged=_merged_before(t, row),
+        merged=merged_before(t, row, row.round),
     )
-
-
-def _merged_before(t: Transaction, row: TaskRow) -> dict[int, list[ModelRow]]:
-    """Of the settled rounds that evidence looks back on, the models that counted."""
-    if not needs_evidence(row.terms.rule.name):
-        return {}
-    found = {}
-    for round_ in range(max(1, row.round - KEPT_BROADCASTS), row.round):
-        scored = {s.participant_id for s in t.market.round_settlements(row.id, round_) if s.assessment.scored}
-        found[round_] = [m for m in t.market.models(row.id, round_) if m.participant_id in scored]
-    return found
 
 
 def _passes(error: Exception) -> bool:

@@ -170,6 +170,14 @@ class ShadowModels(Scorer):
         found = self._evidence.assess(self._ensemble(start), submissions, self._broadcasts(start))
         return Scored(found.assessments, found.record)
 
+    def remeasure(
+        self, start: RoundStart, weights: Path
+    ) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...], str]:
+        """What an audit by re-training rests on (`ShadowEvidence.remeasure`), and the digest of the round's shadows."""
+        ensemble = self._ensemble(start)
+        found = self._evidence.remeasure(ensemble, open_model(weights).weights(), self._broadcasts(start))
+        return (*found, ensemble.ensemble.shadows_sha256)
+
     def _report(self, trained: int, of: int) -> None:
         log.debug("shadow models trained", task=self._task, round=self._round, trained=trained, of=of)
 

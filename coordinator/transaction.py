@@ -5,7 +5,7 @@
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 from uuid import uuid4
 
@@ -17,6 +17,15 @@ from coordinator.errors import TaskError
 from coordinator.identity import Enrolled
 from coordinator.opening import PreparedTask
 from coordinator.scoring import Quality
+from coordinator.storage.audits import (
+    APPEALED,
+    CONVICTED,
+    FAILED,
+    OPEN,
+    REFUNDED,
+    RELEASED,
+    AuditRow,
+)
 from coordinator.storage.rounds import SettlementRow
 from coordinator.storage.store import MarketStore
 from coordinator.storage.submissions import ClaimRow, FailureRow, ModelRow, ModelStanding, ReceiptRow
@@ -24,11 +33,13 @@ from coordinator.storage.tasks import StaleTask, TaskRow
 from fedpeer.audit.sql.ledger_store import SqlLedgerStore
 from fedpeer.protocol.certificates import certificate_key, load_certificate, load_public_key
 from fedpeer.protocol.errors import Code, FieldViolation, Refusal
+from mechanism.audit import UNANSWERED, UNAPPEALED, UNVISITED
 from mechanism.canonical import Json, canonical_digest
 from mechanism.dispute import Review, disputes_possible, review
 from mechanism.ledger import entries
-from mechanism.ledger.accounts import escrow, payable, reservation_id
+from mechanism.ledger.accounts import escrow, held, payable, reservation_id
 from mechanism.ledger.appending import Ledger
+from mechanism.ledger.audit_entries import audit_end, held_entries, question_micro
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.key_history import fingerprint
 from mechanism.lifecycle import State
@@ -167,7 +178,7 @@ class Transaction:
 
     def open_dispute(self, task: TaskRow, participant_id: str, counts: Sequence[int], salt: bytes) -> int:
         """Records opened counts; returns where they stand in the ledger."""
-        return self._record(entries.dispute(task.id, participant_id, counts, salt, self._at(task.id)))
+        return self._record(entries.dispute(task.id, participant_id, counts, salt, self.at(task.id)))
 
     def disputed(self, task_id: str, names: Sequence[str]) -> dict[str, int]:
         """Those of `names` that have opened their counts, and where that stands in the ledger."""
@@ -211,7 +222,7 @@ class Transaction:
             )
 
     def begin_effort(self, task: TaskRow) -> None:
-        deadline = self._time(task.id) + task.terms.schedule.effort_seconds
+        deadline = self.time(task.id) + task.terms.schedule.effort_seconds
         self.market.advance(task, State.EFFORT, now=self.now, deadline=deadline)
         self._record(self._transition(task.id, 0, State.EFFORT))
         self.notice("task.opened", {"deadline": deadline}, task.id)
@@ -232,7 +243,7 @@ class Transaction:
         )
 
     def open_round(self, task: TaskRow, round_: int, size: int) -> None:
-        deadline = self._time(task.id) + task.terms.schedule.round_seconds
+        deadline = self.time(task.id) + task.terms.schedule.round_seconds
         self.market.advance(
             task,
             State.TRAINING,
@@ -259,7 +270,7 @@ class Transaction:
             raise StaleTask(f"models of round {task.round} of task {task.id} are taken until its deadline")
         self.market.advance(task, State.SCORED, now=self.now)
         self.market.update_round(task.id, task.round, closed_at=self.now)
-        self._record(*entries.closing_entries(task.id, task.round, self._at(task.id), awaited))
+        self._record(*entries.closing_entries(task.id, task.round, self.at(task.id), awaited))
 
     def settle(
         self,
@@ -298,9 +309,10 @@ class Transaction:
             self._transition(task.id, task.round, State.SETTLED),
         )
         self._settle_rows(task, settlement, ordered, places)
+        self._add_audits(task, settlement)
         size = self.ledger.size()
         last = task.round == task.terms.schedule.rounds
-        window = self._time(task.id) + task.terms.schedule.dispute_seconds if disputable and last else None
+        window = self.time(task.id) + task.terms.schedule.dispute_seconds if disputable and last else None
         self.market.advance(
             task, State.SETTLED, now=self.now, deadline=window, model=model, detail={"ledger_size": size}
         )
@@ -326,9 +338,37 @@ class Transaction:
         Raises:
             StaleTask: disputes may still be opened.
         """
+        if self.market.audits_due(task.id) is not None:
+            raise StaleTask(f"audits of task {task.id} are pending")
         if task.deadline is not None and not self._over(task):
             raise StaleTask(f"disputes of task {task.id} are taken until its deadline")
         self._end(task, State.CLOSED, "")
+
+    def end_audits(self, task: TaskRow) -> None:
+        """Ends what audits await and nobody has brought in time."""
+        for row in self.market.audits(task.id):
+            if row.due_at is None or self.now < row.due_at:
+                continue
+            why = {OPEN: UNVISITED, FAILED: UNAPPEALED, APPEALED: UNANSWERED}[row.stage]
+            ended = audit_end(
+                task.terms, row.round, row.participant_id, why, row.question_micro, self.at(task.id)
+            )
+            self._record(ended)
+            stage, words = RELEASED, f"The time for it is over: {why}."
+            if why == UNAPPEALED:
+                stage, words = CONVICTED, row.explanation
+            elif (
+                why == UNVISITED and task.terms.audit is not None and task.terms.audit.unaudited == "refunded"
+            ):
+                stage = REFUNDED
+            self.market.set_audit(task.id, replace(row, stage=stage, due_at=None, explanation=words))
+
+    def joined(self, prefix: str) -> bytes:
+        """The canonical text of a record that stands in the ledger in parts under these ids."""
+        [place] = self.ledger_store.find([f"{prefix}/1"]).values()
+        first: Any = Entry.parse(next(iter(self.ledger_store.entries(place, 1)))).body
+        parts = [Entry.parse(data).body for data in self.ledger_store.entries(place, first["parts"])]
+        return entries.joined([str(part["data"]) for part in parts], first["sha256"])
 
     def cancel(self, task: TaskRow, reason: str) -> None:
         """Refunds what is not yet paid."""
@@ -348,10 +388,11 @@ class Transaction:
         detail = {"reason": reason} if reason else {}
         self.market.advance(task, state, now=self.now, reason=reason or None, detail=detail)
         rounds = range(1, task.terms.schedule.rounds + 1)
-        held = self.ledger_store.reservations([reservation_id(task.id, r) for r in rounds])
-        unresolved = [r for r in rounds if not held[reservation_id(task.id, r)].resolved]
+        reserved = self.ledger_store.reservations([reservation_id(task.id, r) for r in rounds])
+        unresolved = [r for r in rounds if not reserved[reservation_id(task.id, r)].resolved]
         people = [claim.participant_id for claim in self.market.claims(task.id)]
         stakes = self.ledger.stakes(task.id, people)
+        convicted = {a.participant_id for a in self.market.audits(task.id) if a.stage == CONVICTED}
         self._record(
             *entries.ending_entries(
                 task.id,
@@ -359,15 +400,42 @@ class Transaction:
                 state,
                 unresolved,
                 stakes,
-                self._at(task.id),
+                self.at(task.id),
                 reason,
                 self._awards(task),
+                self._left_held(task, people, stakes, convicted),
+                convicted,
             )
         )
         self.notice(f"task.{state.value.lower()}", {"round": task.round, **detail}, task.id)
         owed = self.ledger_store.balances([payable(name) for name in people])
         if due := sum(balance.free for balance in owed.values()):
             self.notice("payout.due", {"payable_micro": due}, task.id)
+
+    def _add_audits(self, task: TaskRow, settlement: Settlement) -> None:
+        """Of those whom the round's draw key has drawn."""
+        audit = task.terms.audit
+        if audit is None:
+            return
+        due = self.time(task.id) + audit.seconds
+        self.market.add_audits(
+            task.id,
+            [
+                AuditRow(task.round, line.participant_id, question_micro(audit, line), OPEN, due)
+                for line in settlement.payments
+                if line.audited
+            ],
+        )
+
+    def _left_held(
+        self, task: TaskRow, people: Sequence[str], stakes: Mapping[str, int], convicted: Collection[str]
+    ) -> list[Entry]:
+        if task.terms.audit is None:
+            return []
+        accounts = {held(task.id, name): name for name in people}
+        found = self.ledger_store.balances(sorted(accounts))
+        helds = {name: found[a].holds if a in found else 0 for a, name in accounts.items()}
+        return held_entries(task.terms, helds, stakes, convicted)
 
     def _meetings(self, task: TaskRow) -> Meetings:
         """Who was scored against whom in the rounds before, as the log has it, where a draw hangs on that."""
@@ -426,6 +494,8 @@ class Transaction:
                 "penalty_micro": line.penalty_micro,
                 "withheld_micro": line.withheld_micro,
                 "stake_lost_micro": line.stake_lost_micro,
+                "held_micro": line.held_micro,
+                "audited": bool(line.audited),
                 "peers": list(line.peers),
                 "assessment": entries.assessment_record(assessment),
             }
@@ -451,12 +521,13 @@ class Transaction:
         return receipt
 
     def _transition(self, task_id: str, round_: int, state: State) -> Entry:
-        return entries.transition(task_id, round_, state, self._at(task_id))
+        return entries.transition(task_id, round_, state, self.at(task_id))
 
-    def _at(self, task_id: str) -> str:
-        return entries.timestamp(self._time(task_id))
+    def at(self, task_id: str) -> str:
+        """The same as entries write it."""
+        return entries.timestamp(self.time(task_id))
 
-    def _time(self, task_id: str) -> float:
+    def time(self, task_id: str) -> float:
         """When a task takes a step now: not before its last one, though a clock may be set back."""
         return max(self.now, self.market.latest_event_at(task_id))
 

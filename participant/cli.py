@@ -1,9 +1,9 @@
-"""`fedpeer participant`: init, enroll, explain, run, status, earnings, why, keys, dispute, console."""
+"""`fedpeer participant`: init, enroll, explain, run, status, earnings, why, keys, dispute, audits, appeal, console."""
 
 import json
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -19,6 +19,8 @@ from mechanism.errors import FieldError
 from mechanism.ledger.accounts import Owed
 from mechanism.price import credits_text
 from mechanism.terms import identifier
+from participant.audits import AuditStanding, audits_of, salt_for
+from participant.audits import appeal as ask_again
 from participant.backoff import Backoff
 from participant.client import Client
 from participant.config import CONFIG_FILE, TEMPLATE, ParticipantConfig, read_config
@@ -427,6 +429,52 @@ def dispute(
         _print_json({"id": settings.id, **found.record()})
     else:
         typer.echo(str(found))
+
+
+@app.command()
+def audits(
+    task_id: Annotated[str, typer.Argument(metavar="TASK", help="A task whose terms have audits.")],
+    config: ConfigOption = Path(CONFIG_FILE),
+    salt: Annotated[
+        bool,
+        typer.Option("--salt", help="Print the salt of your samples' commitment, for the auditor on site."),
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show how the audits of your submissions stand. Works while a service runs."""
+    settings = _settings(config)
+    with Client(_endpoint(settings)) as client:
+        if salt:
+            key = StateFolder(settings.state).credentials().key
+            made = client.transport.run(salt_for(task_id, client.steps, key, settings.id))
+            typer.echo(made.hex())
+            return
+        found = client.transport.run(audits_of(task_id, client.steps))
+    _show_audits(settings.id, found, as_json)
+
+
+@app.command()
+def appeal(
+    task_id: Annotated[str, typer.Argument(metavar="TASK")],
+    round_: Annotated[int, typer.Argument(metavar="ROUND", min=1)],
+    reason: Annotated[str, typer.Option(help="A sentence. It stands in the ledger, for everybody.")],
+    config: ConfigOption = Path(CONFIG_FILE),
+    as_json: JsonOption = False,
+) -> None:
+    """Ask for a second audit after one that failed. Repeat it to see how it stands."""
+    settings = _settings(config)
+    with Client(_endpoint(settings)) as client:
+        found = client.transport.run(ask_again(task_id, round_, reason, client.steps))
+    _show_audits(settings.id, found, as_json)
+
+
+def _show_audits(name: str, found: Sequence[AuditStanding], as_json: bool) -> None:
+    if as_json:
+        _print_json({"id": name, "audits": [each.record() for each in found]})
+    elif found:
+        typer.echo("\n".join(str(each) for each in found))
+    else:
+        typer.echo(f"No submission of {name} was drawn so far.", err=True)
 
 
 @app.command()

@@ -37,6 +37,7 @@ from mechanism.statements import (
     sign_statement,
 )
 from mechanism.terms import Terms
+from participant.audits import samples_salt
 from participant.backoff import Backoff
 from participant.effects import Emit, Pause, Steps, transform
 from participant.errors import (
@@ -154,8 +155,16 @@ class Engagement:
     def report(self) -> TaskReport:
         return report_of(self.journal, self.task_id, self.participant_id)
 
-    def claim(self, effort: Decimal, counts: Counts) -> Steps[Receipt]:
+    @property
+    def samples_salt(self) -> bytes:
+        """Salt of the commitment to the samples: who has it and the samples can recompute that."""
+        return samples_salt(self.key, self.terms.digest, self.participant_id)
+
+    def claim(self, effort: Decimal, counts: Counts, samples_root: bytes = b"") -> Steps[Receipt]:
         """Claims an effort and the degree of `counts`; a second call with the same gives the same receipt.
+
+        Args:
+            samples_root: commitment to the samples, where the terms have audits.
 
         Raises:
             CountsChangedError: another claim stands.
@@ -170,7 +179,7 @@ class Engagement:
         if record is None:
             if self.watch is not None:
                 yield from self.watch.claiming()
-            record = self._prepare_claim(effort, counts)
+            record = self._prepare_claim(effort, counts, samples_root)
         else:
             self.check_counts(counts)
             self._check_effort(effort, record)
@@ -464,7 +473,9 @@ class Engagement:
         self.journal.miss_round(self.task_id, round_, reason)
         self.models.forget(self.task_id, round_)
 
-    def _prepare_claim(self, effort: Decimal, counts: tuple[int, ...]) -> SubmissionRecord:
+    def _prepare_claim(
+        self, effort: Decimal, counts: tuple[int, ...], samples_root: bytes
+    ) -> SubmissionRecord:
         salt = secrets.token_bytes(32) if self.private_counts else None
         draw_secret = self._draw_secret()
         statement = ClaimStatement(
@@ -478,6 +489,7 @@ class Engagement:
             counts_commitment=commit_counts(counts, salt) if salt else b"",
             draw_head=draw_head(draw_secret, self.terms.schedule.rounds),
             nonce=self.standing.nonce,
+            samples_root=samples_root,
         )
         message = encode_signed(statement, sign_statement(statement, self.key))
         self.journal.set_effort(self.task_id, str(effort))

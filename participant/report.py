@@ -51,6 +51,7 @@ class Settlement(Readable):
         ledger_index: where the payment's entry stands in the ledger.
         proof: a C2SP tlog-proof of that entry; verifies offline.
         expected_micro: what the round would have paid against everybody that could be drawn; the coordinator's word.
+        held_micro: what of it is held for audits; audited: whether this submission is audited.
     """
 
     task_id: str
@@ -65,6 +66,8 @@ class Settlement(Readable):
     ledger_index: int
     proof: str = field(repr=False, default="")
     expected_micro: int = 0
+    held_micro: int = 0
+    audited: bool = False
 
     @property
     def paid(self) -> Decimal:
@@ -88,6 +91,9 @@ class Settlement(Readable):
             f"  penalty {credits_text(self.penalty_micro)}, stake lost {credits_text(self.stake_lost_micro)}",
             f"  {self.failed or 'all checks passed'}",
         ]
+        if self.held_micro:
+            why = "till its audit has passed" if self.audited else "to the end of the task"
+            lines.append(f"  {credits_text(self.held_micro)} of it held {why}")
         return "\n".join(lines)
 
 
@@ -190,6 +196,8 @@ def settlement_of(message: market_pb2.Settlement) -> Settlement:
         ledger_index=message.ledger_index,
         proof=message.proof,
         expected_micro=message.expected_micro,
+        held_micro=message.held_micro,
+        audited=message.audited,
     )
 
 

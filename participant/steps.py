@@ -88,6 +88,8 @@ SUBMIT_MODEL = Method(MARKET + "SubmitModel", M.SubmitModelRequest, M.Receipt)
 REPORT_FAILURE = Method(MARKET + "ReportFailure", M.ReportFailureRequest, M.Receipt)
 GET_RECEIPT = Method(MARKET + "GetReceipt", M.GetReceiptRequest, M.Receipt)
 OPEN_DISPUTE = Method(MARKET + "OpenDispute", M.OpenDisputeRequest, M.Dispute)
+GET_AUDITS = Method(MARKET + "GetAudits", M.GetAuditsRequest, M.Audits)
+APPEAL = Method(MARKET + "Appeal", M.AppealRequest, M.Audits)
 GET_SETTLEMENT = Method(MARKET + "GetSettlement", M.GetSettlementRequest, M.Settlement)
 ENROLL = Method("/fedpeer.v1.Enrolment/Enroll", enrolment_pb2.EnrollRequest, enrolment_pb2.EnrollResponse)
 GET_AUTHORITY = Method(
@@ -150,6 +152,13 @@ class MarketSteps:
 
     def open_dispute(self, request: M.OpenDisputeRequest) -> Steps[M.Dispute]:
         return self.call(OPEN_DISPUTE, request)
+
+    def audits(self, task_id: str) -> Steps[M.Audits]:
+        """How the audits of the caller's submissions stand."""
+        return self.call(GET_AUDITS, M.GetAuditsRequest(task_id=task_id))
+
+    def appeal(self, request: M.AppealRequest) -> Steps[M.Audits]:
+        return self.call(APPEAL, request)
 
     def checkpoint(self) -> Steps[ledger_pb2.Checkpoint]:
         """The ledger's latest signed head."""

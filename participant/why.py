@@ -586,7 +586,11 @@ def _payment(entry: Entry) -> Payment:
         KeyError, TypeError: it is not one.
     """
     names = ("gross_micro", "penalty_micro", "fee_micro", "paid_micro", "withheld_micro", "stake_lost_micro")
-    return Payment(str(entry.body["participant_id"]), (), *(int(str(entry.body[name])) for name in names))
+    amounts = (int(str(entry.body[name])) for name in names)
+    audited, held = entry.body.get("audited"), int(str(entry.body.get("held_micro", 0)))
+    return Payment(
+        str(entry.body["participant_id"]), (), *amounts, held, None if audited is None else bool(audited)
+    )
 
 
 def _scored_by(terms: Terms, assessment: Assessment) -> Fraction | None:

@@ -1,7 +1,7 @@
 """The Market service: decode, one call of `coordinator.market`, encode."""
 
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ from coordinator.market import Market, ReceivedEvent
 from coordinator.metrics import Metrics
 from coordinator.runner import LiveTask
 from coordinator.settlements import PaidRound
+from coordinator.storage.audits import AuditRow
 from coordinator.storage.submissions import ReceiptRow
 from coordinator.transaction import FailureReport
 from fedpeer.protocol.codec import decode_signed, encode_verdict
@@ -123,6 +124,13 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
             paid=standing.paid,
         )
 
+    async def GetAudits(self, request: market_pb2.GetAuditsRequest, context: Any) -> market_pb2.Audits:
+        return _audits(await self._market.audits(caller(), request.task_id))
+
+    async def Appeal(self, request: market_pb2.AppealRequest, context: Any) -> market_pb2.Audits:
+        who = caller()
+        return _audits(await self._market.appeal(who, request.task_id, request.round, request.reason))
+
     def _encoded_event(self, task_id: str, received: ReceivedEvent) -> market_pb2.Event | bytes:
         """The event, serialised once for all who receive the same."""
         if received.paid is not None:
@@ -197,6 +205,21 @@ def _receipt(row: ReceiptRow) -> market_pb2.Receipt:
     )
 
 
+def _audits(rows: Sequence[AuditRow]) -> market_pb2.Audits:
+    return market_pb2.Audits(
+        audits=[
+            market_pb2.Audit(
+                round=row.round,
+                stage=row.stage,
+                question_micro=row.question_micro,
+                due=_time(row.due_at),
+                explanation=row.explanation,
+            )
+            for row in rows
+        ]
+    )
+
+
 def _settlement(task_id: str, paid: PaidRound) -> market_pb2.Settlement:
     line, assessment = paid.line, paid.line.assessment
     verified = assessment.verified_micro
@@ -214,4 +237,6 @@ def _settlement(task_id: str, paid: PaidRound) -> market_pb2.Settlement:
         ledger_index=line.ledger_index,
         proof=paid.proof,
         expected_micro=line.expected_micro,
+        held_micro=line.record["held_micro"],
+        audited=line.record["audited"],
     )

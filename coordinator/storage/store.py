@@ -1,7 +1,8 @@
-"""The market's rows as one store, which is one open transaction: of tasks, submissions, rounds, identities, notices and
-payouts.
+"""The market's rows as one store, which is one open transaction: of tasks, submissions, rounds, identities, notices,
+payouts and audits.
 """
 
+from coordinator.storage.audits import Audits
 from coordinator.storage.identities import Identities
 from coordinator.storage.notices import Notices
 from coordinator.storage.payouts import Payouts
@@ -10,5 +11,5 @@ from coordinator.storage.submissions import Submissions
 from coordinator.storage.tasks import Tasks
 
 
-class MarketStore(Tasks, Submissions, Rounds, Identities, Notices, Payouts):
+class MarketStore(Tasks, Submissions, Rounds, Identities, Notices, Payouts, Audits):
     """The market's tables through one connection, inside the caller's transaction."""

@@ -18,6 +18,7 @@ from sqlalchemy import (
 )
 
 from coordinator.states import Progress
+from coordinator.storage.audits import Audits
 from coordinator.storage.identities import participants
 from coordinator.storage.rows import Digest, Id, Rows, table_of_task
 from coordinator.storage.tasks import TaskRow, tasks
@@ -218,6 +219,7 @@ class Submissions(Rows):
             selected=frozenset(name for name, selected in claimed if selected),
             delivered=frozenset(name for (name,) in _DELIVERED.rows(self._connection, values)),
             failed=frozenset(name for (name,) in _FAILED.rows(self._connection, values)),
+            audits_due=Audits(self._connection).audits_due(task.id) if task.terms.audit else None,
         )
 
 

@@ -271,6 +271,42 @@ class DisputedRound(_message.Message):
     award_micro: int
     def __init__(self, round: _Optional[int] = ..., agreed: bool = ..., explanation: _Optional[str] = ..., award_micro: _Optional[int] = ...) -> None: ...
 
+class GetAuditsRequest(_message.Message):
+    __slots__ = ("task_id",)
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    def __init__(self, task_id: _Optional[str] = ...) -> None: ...
+
+class AppealRequest(_message.Message):
+    __slots__ = ("task_id", "round", "reason")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    round: int
+    reason: str
+    def __init__(self, task_id: _Optional[str] = ..., round: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class Audits(_message.Message):
+    __slots__ = ("audits",)
+    AUDITS_FIELD_NUMBER: _ClassVar[int]
+    audits: _containers.RepeatedCompositeFieldContainer[Audit]
+    def __init__(self, audits: _Optional[_Iterable[_Union[Audit, _Mapping]]] = ...) -> None: ...
+
+class Audit(_message.Message):
+    __slots__ = ("round", "stage", "question_micro", "due", "explanation")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    QUESTION_MICRO_FIELD_NUMBER: _ClassVar[int]
+    DUE_FIELD_NUMBER: _ClassVar[int]
+    EXPLANATION_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    stage: str
+    question_micro: int
+    due: _timestamp_pb2.Timestamp
+    explanation: str
+    def __init__(self, round: _Optional[int] = ..., stage: _Optional[str] = ..., question_micro: _Optional[int] = ..., due: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., explanation: _Optional[str] = ...) -> None: ...
+
 class GetSettlementRequest(_message.Message):
     __slots__ = ("task_id", "round")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
@@ -299,7 +335,7 @@ class Verdict(_message.Message):
     def __init__(self, screen: _Optional[str] = ..., passed: bool = ..., explanation: _Optional[str] = ..., figures: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class Settlement(_message.Message):
-    __slots__ = ("task_id", "round", "participant_id", "paid_micro", "penalty_micro", "stake_lost_micro", "claimed_degree", "verified_degree", "peers", "verdicts", "ledger_index", "proof", "expected_micro")
+    __slots__ = ("task_id", "round", "participant_id", "paid_micro", "penalty_micro", "stake_lost_micro", "claimed_degree", "verified_degree", "peers", "verdicts", "ledger_index", "proof", "expected_micro", "held_micro", "audited")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     PARTICIPANT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -313,6 +349,8 @@ class Settlement(_message.Message):
     LEDGER_INDEX_FIELD_NUMBER: _ClassVar[int]
     PROOF_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_MICRO_FIELD_NUMBER: _ClassVar[int]
+    HELD_MICRO_FIELD_NUMBER: _ClassVar[int]
+    AUDITED_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     round: int
     participant_id: str
@@ -326,4 +364,6 @@ class Settlement(_message.Message):
     ledger_index: int
     proof: str
     expected_micro: int
-    def __init__(self, task_id: _Optional[str] = ..., round: _Optional[int] = ..., participant_id: _Optional[str] = ..., paid_micro: _Optional[int] = ..., penalty_micro: _Optional[int] = ..., stake_lost_micro: _Optional[int] = ..., claimed_degree: _Optional[str] = ..., verified_degree: _Optional[str] = ..., peers: _Optional[_Iterable[str]] = ..., verdicts: _Optional[_Iterable[_Union[Verdict, _Mapping]]] = ..., ledger_index: _Optional[int] = ..., proof: _Optional[str] = ..., expected_micro: _Optional[int] = ...) -> None: ...
+    held_micro: int
+    audited: bool
+    def __init__(self, task_id: _Optional[str] = ..., round: _Optional[int] = ..., participant_id: _Optional[str] = ..., paid_micro: _Optional[int] = ..., penalty_micro: _Optional[int] = ..., stake_lost_micro: _Optional[int] = ..., claimed_degree: _Optional[str] = ..., verified_degree: _Optional[str] = ..., peers: _Optional[_Iterable[str]] = ..., verdicts: _Optional[_Iterable[_Union[Verdict, _Mapping]]] = ..., ledger_index: _Optional[int] = ..., proof: _Optional[str] = ..., expected_micro: _Optional[int] = ..., held_micro: _Optional[int] = ..., audited: bool = ...) -> None: ...

@@ -90,6 +90,16 @@ class MarketStub(object):
                 request_serializer=fedpeer_dot_v1_dot_market__pb2.OpenDisputeRequest.SerializeToString,
                 response_deserializer=fedpeer_dot_v1_dot_market__pb2.Dispute.FromString,
                 _registered_method=True)
+        self.GetAudits = channel.unary_unary(
+                '/fedpeer.v1.Market/GetAudits',
+                request_serializer=fedpeer_dot_v1_dot_market__pb2.GetAuditsRequest.SerializeToString,
+                response_deserializer=fedpeer_dot_v1_dot_market__pb2.Audits.FromString,
+                _registered_method=True)
+        self.Appeal = channel.unary_unary(
+                '/fedpeer.v1.Market/Appeal',
+                request_serializer=fedpeer_dot_v1_dot_market__pb2.AppealRequest.SerializeToString,
+                response_deserializer=fedpeer_dot_v1_dot_market__pb2.Audits.FromString,
+                _registered_method=True)
 
 
 class MarketServicer(object):
@@ -171,6 +181,20 @@ class MarketServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetAudits(self, request, context):
+        """How the audits of the caller's submissions stand.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Appeal(self, request, context):
+        """Asks for a second audit after one that failed. Asked again it says how the audits stand.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_MarketServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -228,6 +252,16 @@ def add_MarketServicer_to_server(servicer, server):
                     servicer.OpenDispute,
                     request_deserializer=fedpeer_dot_v1_dot_market__pb2.OpenDisputeRequest.FromString,
                     response_serializer=fedpeer_dot_v1_dot_market__pb2.Dispute.SerializeToString,
+            ),
+            'GetAudits': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetAudits,
+                    request_deserializer=fedpeer_dot_v1_dot_market__pb2.GetAuditsRequest.FromString,
+                    response_serializer=fedpeer_dot_v1_dot_market__pb2.Audits.SerializeToString,
+            ),
+            'Appeal': grpc.unary_unary_rpc_method_handler(
+                    servicer.Appeal,
+                    request_deserializer=fedpeer_dot_v1_dot_market__pb2.AppealRequest.FromString,
+                    response_serializer=fedpeer_dot_v1_dot_market__pb2.Audits.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -528,6 +562,60 @@ class Market(object):
             '/fedpeer.v1.Market/OpenDispute',
             fedpeer_dot_v1_dot_market__pb2.OpenDisputeRequest.SerializeToString,
             fedpeer_dot_v1_dot_market__pb2.Dispute.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetAudits(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fedpeer.v1.Market/GetAudits',
+            fedpeer_dot_v1_dot_market__pb2.GetAuditsRequest.SerializeToString,
+            fedpeer_dot_v1_dot_market__pb2.Audits.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Appeal(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fedpeer.v1.Market/Appeal',
+            fedpeer_dot_v1_dot_market__pb2.AppealRequest.SerializeToString,
+            fedpeer_dot_v1_dot_market__pb2.Audits.FromString,
             options,
             channel_credentials,
             insecure,

@@ -86,6 +86,18 @@ class MarketStub:
     Asked again it says how the dispute stands.
     """
 
+    GetAudits: grpc.UnaryUnaryMultiCallable[
+        fedpeer.v1.market_pb2.GetAuditsRequest,
+        fedpeer.v1.market_pb2.Audits,
+    ]
+    """How the audits of the caller's submissions stand."""
+
+    Appeal: grpc.UnaryUnaryMultiCallable[
+        fedpeer.v1.market_pb2.AppealRequest,
+        fedpeer.v1.market_pb2.Audits,
+    ]
+    """Asks for a second audit after one that failed. Asked again it says how the audits stand."""
+
 class MarketAsyncStub:
     """Served over mutual TLS. The name in the caller's certificate is its participant id."""
 
@@ -153,6 +165,18 @@ class MarketAsyncStub:
     """Opens the counts behind the caller's commitment: where they and the evidence agree, it is paid as claimed.
     Asked again it says how the dispute stands.
     """
+
+    GetAudits: grpc.aio.UnaryUnaryMultiCallable[
+        fedpeer.v1.market_pb2.GetAuditsRequest,
+        fedpeer.v1.market_pb2.Audits,
+    ]
+    """How the audits of the caller's submissions stand."""
+
+    Appeal: grpc.aio.UnaryUnaryMultiCallable[
+        fedpeer.v1.market_pb2.AppealRequest,
+        fedpeer.v1.market_pb2.Audits,
+    ]
+    """Asks for a second audit after one that failed. Asked again it says how the audits stand."""
 
 class MarketServicer(metaclass=abc.ABCMeta):
     """Served over mutual TLS. The name in the caller's certificate is its participant id."""
@@ -243,5 +267,21 @@ class MarketServicer(metaclass=abc.ABCMeta):
         """Opens the counts behind the caller's commitment: where they and the evidence agree, it is paid as claimed.
         Asked again it says how the dispute stands.
         """
+
+    @abc.abstractmethod
+    def GetAudits(
+        self,
+        request: fedpeer.v1.market_pb2.GetAuditsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[fedpeer.v1.market_pb2.Audits, collections.abc.Awaitable[fedpeer.v1.market_pb2.Audits]]:
+        """How the audits of the caller's submissions stand."""
+
+    @abc.abstractmethod
+    def Appeal(
+        self,
+        request: fedpeer.v1.market_pb2.AppealRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[fedpeer.v1.market_pb2.Audits, collections.abc.Awaitable[fedpeer.v1.market_pb2.Audits]]:
+        """Asks for a second audit after one that failed. Asked again it says how the audits stand."""
 
 def add_MarketServicer_to_server(servicer: MarketServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
