@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from coordinator.config import (
     SERVICE_FILE,
@@ -38,7 +39,7 @@ from fedpeer.extras import unmet
 from fedpeer.protocol.certificates import certificate_hosts
 from fedpeer.protocol.console_link import CONSOLE_ADDRESS
 from fedpeer.streams import discard_output, nowhere
-from fedpeer.terminal import configure_logs, counted, output, printable
+from fedpeer.terminal import configure_logs, counted, output, printable, shown
 from fedpeer.text_files import naming
 from mechanism.price import grouped_credits
 from mechanism.settlement import MICRO
@@ -653,11 +654,26 @@ def participants(state: State = DEFAULT_STATE, as_json: AsJson = False) -> None:
     if as_json:
         _print_json({"participants": [vars(person) for person in people]})
         return
-    table = Table("participant", "enrolled", "certificate until", "standing")
+    table = Table("participant", "organisation", "enrolled", "certificate until", "standing")
     for person in people:
         times = _time(person.enrolled_at), _time(person.certificate_expires)
-        table.add_row(person.id, *times, person.standing)
+        table.add_row(person.id, Text(person.organisation), *times, person.standing)
     output().print(table)
+
+
+@app.command()
+def reputation(
+    name: Annotated[str, typer.Argument(help="The participant's id.")],
+    state: State = DEFAULT_STATE,
+    as_json: AsJson = False,
+) -> None:
+    """Show a participant's past across tasks, with every reason: for whom to invite. No payment follows from it."""
+    with _operator(state) as operator:
+        found = operator.reputation(name)
+    if as_json:
+        _print_json(found.record())
+    else:
+        typer.echo("\n".join(map(shown, found.lines())))
 
 
 @app.command()
@@ -684,7 +700,7 @@ def audit_list(
     with _operator(state) as operator:
         rows = operator.audits(task)
     if as_json:
-        _print_json([dict(audit_record(row)) for row in rows])
+        _print_json({"audits": [dict(audit_record(row)) for row in rows]})
         return
     for row in rows:
         due = f", until {_time(row.due_at)}" if row.due_at is not None else ""

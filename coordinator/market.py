@@ -24,6 +24,7 @@ from coordinator.audits import appeal
 from coordinator.boundary import refusal_for
 from coordinator.identity import Caller, check_standing
 from coordinator.notices import Refused
+from coordinator.reputation import reputation_of
 from coordinator.runner import LiveTask, Workplace
 from coordinator.settlements import PaidRound, Settlements
 from coordinator.shared_frames import SharedFrame, SharedFrames
@@ -50,6 +51,7 @@ from fedpeer.v1 import market_pb2
 from mechanism.dispute import Review, check_opening
 from mechanism.errors import FieldError
 from mechanism.lifecycle import State
+from mechanism.reputation import Reputation
 from mechanism.statements import ClaimStatement, ModelStatement
 from mechanism.terms import identifier
 
@@ -260,6 +262,10 @@ class Market:
         standing = await self._work.transact(_standing(caller, record))
         await self._work.transact.sign_head()
         return standing
+
+    async def reputation(self, caller: Caller) -> Reputation:
+        """The caller's own standing across tasks, with its reasons."""
+        return await self._work.transact.read(lambda t: reputation_of(t, caller.participant_id))
 
     async def audits(self, caller: Caller, task_id: str) -> list[AuditRow]:
         """How the audits of the caller's submissions stand, in the order of rounds."""

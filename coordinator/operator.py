@@ -31,6 +31,7 @@ from coordinator.history import merged_before, round_start
 from coordinator.identity import Invitation, invite
 from coordinator.metrics import Metrics
 from coordinator.opening import PreparedTask
+from coordinator.reputation import reputation_of
 from coordinator.revocations import CarriedOver, carry_over, check_copy, earlier_keys, forgotten
 from coordinator.scoring import RoundStart, make_scorer
 from coordinator.states import Progress
@@ -58,6 +59,7 @@ from mechanism.ledger.entries import CONFIRMED, WITHDRAWN, aggregation
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.note import VerificationKey
 from mechanism.lifecycle import State
+from mechanism.reputation import Reputation
 
 Result = TypeVar("Result")
 
@@ -124,12 +126,14 @@ class Enrolment:
 
     Attributes:
         standing: "enrolled", "expired" or "revoked".
+        organisation: whom it is of; empty: one by itself.
     """
 
     id: str
     enrolled_at: float
     certificate_expires: float
     standing: str
+    organisation: str = ""
 
 
 class Standing(StrEnum):
@@ -330,6 +334,18 @@ class Operator:
 
         return self._act(act)
 
+    def reputation(self, participant_id: str) -> Reputation:
+        """A participant's standing across tasks. Raises TaskError where nobody of that name has enrolled."""
+
+        def read(t: Transaction) -> Reputation:
+            if t.market.participant(participant_id) is None:
+                raise TaskError(
+                    f"there is no participant {participant_id!r}; `participants` lists those who enrolled"
+                )
+            return reputation_of(t, participant_id)
+
+        return self._transact.look(read)
+
     def audits(self, task_id: str) -> list[AuditRow]:
         """Everyone's that was drawn. Raises TaskError where there is no such task, or its terms have no audits."""
 
@@ -515,7 +531,9 @@ class Operator:
                 return "revoked"
             return "expired" if expires[row.id] < now else "enrolled"
 
-        return [Enrolment(p.id, p.enrolled_at, expires[p.id], standing(p)) for p in people]
+        return [
+            Enrolment(p.id, p.enrolled_at, expires[p.id], standing(p), p.organisation or "") for p in people
+        ]
 
     def ledger_size(self) -> int:
         return self._transact.look(lambda t: t.ledger.size())

@@ -1,4 +1,4 @@
-"""`fedpeer participant`: init, enroll, explain, run, status, earnings, why, keys, dispute, audits, appeal, console."""
+"""`fedpeer participant`: enrol, explain, run, and look at status, earnings, audits and the like."""
 
 import json
 import signal
@@ -14,7 +14,7 @@ import typer
 from rich import box
 from rich.table import Table
 
-from fedpeer.terminal import LOG_FORMATS, configure_logs, counted, output, printable
+from fedpeer.terminal import LOG_FORMATS, configure_logs, counted, output, printable, shown
 from mechanism.errors import FieldError
 from mechanism.ledger.accounts import Owed
 from mechanism.price import credits_text
@@ -35,6 +35,7 @@ from participant.journal import MARKET, Journal
 from participant.progress import EXIT_INTERRUPTED, kept
 from participant.records import read_earnings, read_reports, reading
 from participant.report import TaskReport, degree_text
+from participant.reputation import own_reputation
 from participant.service import Service
 from participant.sync import Participant
 from participant.work import Activity
@@ -335,7 +336,7 @@ def why(
     if as_json:
         _print_json(found.record())
     else:
-        typer.echo(printable(str(found)))
+        typer.echo("\n".join(map(shown, found.lines())))
     if found.problems:
         raise typer.Exit(1)
 
@@ -451,6 +452,18 @@ def audits(
             return
         found = client.transport.run(audits_of(task_id, client.steps))
     _show_audits(settings.id, found, as_json)
+
+
+@app.command()
+def reputation(config: ConfigOption = Path(CONFIG_FILE), as_json: JsonOption = False) -> None:
+    """Show what the operator sees of your past across tasks, and why. No payment follows from it."""
+    settings = _settings(config)
+    with Client(_endpoint(settings)) as client:
+        found = client.transport.run(own_reputation(settings.id, client.steps))
+    if as_json:
+        _print_json(found.record())
+    else:
+        typer.echo(printable(str(found)))
 
 
 @app.command()

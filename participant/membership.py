@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args
 import numpy.typing as npt
 
 from mechanism.degree import noniid_degree, stratum_counts
+from mechanism.reputation import Reputation
 from mechanism.terms import Terms
 from participant.audits import AuditStanding, appeal, audits_of
 from participant.backoff import Backoff
@@ -37,6 +38,7 @@ from participant.model_store import ModelStore, read_weights, write_weights
 from participant.persistence import patiently
 from participant.progress import paused, terminal_progress
 from participant.report import Receipt, Settlement, TaskReport, report_of
+from participant.reputation import own_reputation
 from participant.steps import MarketSteps
 from participant.task import Counts, ProgressCallback, Task, TrainingRound, Weights, ignore_progress
 from participant.work import (
@@ -282,6 +284,11 @@ class Membership(Generic[JoinedKind]):
             NotFoundError: no such task.
         """
         return audits_of(task_id, self.client.steps)
+
+    @call
+    def reputation(self) -> Steps[Reputation]:
+        """What the operator sees of this participant's past across tasks, with every reason; in no payment."""
+        return own_reputation(self.participant_id, self.client.steps)
 
     @call
     def appeal(self, task_id: str, round: int, reason: str) -> Steps[tuple[AuditStanding, ...]]:  # noqa: A002 - the field's word

@@ -43,7 +43,7 @@ COORDINATOR = (
     ("admission", "backup", "boundary", "certificates", "opening", "receiving", "scoring"),
     ("calibration", "dry_round", "transaction"),
     ("commits",),
-    ("audits", "history", "notices", "payouts", "settlements", "revocations"),
+    ("audits", "history", "notices", "payouts", "reputation", "settlements", "revocations"),
     ("operator", "runner"),
     ("alarms", "market", "task_text"),
     ("services",),

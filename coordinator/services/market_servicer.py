@@ -124,6 +124,25 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
             paid=standing.paid,
         )
 
+    async def GetReputation(
+        self, request: market_pb2.GetReputationRequest, context: Any
+    ) -> market_pb2.Reputation:
+        found = await self._market.reputation(caller())
+        return market_pb2.Reputation(
+            value=found.value,
+            reasons=[
+                market_pb2.ReputationReason(
+                    task_id=event.task_id,
+                    round=event.round,
+                    at=_time(event.at),
+                    kept=event.kept,
+                    explanation=event.explanation,
+                    weight=weight,
+                )
+                for event, weight in found.reasons
+            ],
+        )
+
     async def GetAudits(self, request: market_pb2.GetAuditsRequest, context: Any) -> market_pb2.Audits:
         return _audits(await self._market.audits(caller(), request.task_id))
 

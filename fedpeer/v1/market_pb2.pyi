@@ -287,6 +287,34 @@ class AppealRequest(_message.Message):
     reason: str
     def __init__(self, task_id: _Optional[str] = ..., round: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
 
+class GetReputationRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Reputation(_message.Message):
+    __slots__ = ("value", "reasons")
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    REASONS_FIELD_NUMBER: _ClassVar[int]
+    value: float
+    reasons: _containers.RepeatedCompositeFieldContainer[ReputationReason]
+    def __init__(self, value: _Optional[float] = ..., reasons: _Optional[_Iterable[_Union[ReputationReason, _Mapping]]] = ...) -> None: ...
+
+class ReputationReason(_message.Message):
+    __slots__ = ("task_id", "round", "at", "kept", "explanation", "weight")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
+    EXPLANATION_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    round: int
+    at: _timestamp_pb2.Timestamp
+    kept: bool
+    explanation: str
+    weight: float
+    def __init__(self, task_id: _Optional[str] = ..., round: _Optional[int] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., kept: bool = ..., explanation: _Optional[str] = ..., weight: _Optional[float] = ...) -> None: ...
+
 class Audits(_message.Message):
     __slots__ = ("audits",)
     AUDITS_FIELD_NUMBER: _ClassVar[int]

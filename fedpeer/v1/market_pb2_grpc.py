@@ -100,6 +100,11 @@ class MarketStub(object):
                 request_serializer=fedpeer_dot_v1_dot_market__pb2.AppealRequest.SerializeToString,
                 response_deserializer=fedpeer_dot_v1_dot_market__pb2.Audits.FromString,
                 _registered_method=True)
+        self.GetReputation = channel.unary_unary(
+                '/fedpeer.v1.Market/GetReputation',
+                request_serializer=fedpeer_dot_v1_dot_market__pb2.GetReputationRequest.SerializeToString,
+                response_deserializer=fedpeer_dot_v1_dot_market__pb2.Reputation.FromString,
+                _registered_method=True)
 
 
 class MarketServicer(object):
@@ -195,6 +200,13 @@ class MarketServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetReputation(self, request, context):
+        """The caller's standing across tasks, which its operator may look at and no payment follows from.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_MarketServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -262,6 +274,11 @@ def add_MarketServicer_to_server(servicer, server):
                     servicer.Appeal,
                     request_deserializer=fedpeer_dot_v1_dot_market__pb2.AppealRequest.FromString,
                     response_serializer=fedpeer_dot_v1_dot_market__pb2.Audits.SerializeToString,
+            ),
+            'GetReputation': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetReputation,
+                    request_deserializer=fedpeer_dot_v1_dot_market__pb2.GetReputationRequest.FromString,
+                    response_serializer=fedpeer_dot_v1_dot_market__pb2.Reputation.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -616,6 +633,33 @@ class Market(object):
             '/fedpeer.v1.Market/Appeal',
             fedpeer_dot_v1_dot_market__pb2.AppealRequest.SerializeToString,
             fedpeer_dot_v1_dot_market__pb2.Audits.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetReputation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fedpeer.v1.Market/GetReputation',
+            fedpeer_dot_v1_dot_market__pb2.GetReputationRequest.SerializeToString,
+            fedpeer_dot_v1_dot_market__pb2.Reputation.FromString,
             options,
             channel_credentials,
             insecure,

@@ -98,6 +98,12 @@ class MarketStub:
     ]
     """Asks for a second audit after one that failed. Asked again it says how the audits stand."""
 
+    GetReputation: grpc.UnaryUnaryMultiCallable[
+        fedpeer.v1.market_pb2.GetReputationRequest,
+        fedpeer.v1.market_pb2.Reputation,
+    ]
+    """The caller's standing across tasks, which its operator may look at and no payment follows from."""
+
 class MarketAsyncStub:
     """Served over mutual TLS. The name in the caller's certificate is its participant id."""
 
@@ -177,6 +183,12 @@ class MarketAsyncStub:
         fedpeer.v1.market_pb2.Audits,
     ]
     """Asks for a second audit after one that failed. Asked again it says how the audits stand."""
+
+    GetReputation: grpc.aio.UnaryUnaryMultiCallable[
+        fedpeer.v1.market_pb2.GetReputationRequest,
+        fedpeer.v1.market_pb2.Reputation,
+    ]
+    """The caller's standing across tasks, which its operator may look at and no payment follows from."""
 
 class MarketServicer(metaclass=abc.ABCMeta):
     """Served over mutual TLS. The name in the caller's certificate is its participant id."""
@@ -283,5 +295,13 @@ class MarketServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[fedpeer.v1.market_pb2.Audits, collections.abc.Awaitable[fedpeer.v1.market_pb2.Audits]]:
         """Asks for a second audit after one that failed. Asked again it says how the audits stand."""
+
+    @abc.abstractmethod
+    def GetReputation(
+        self,
+        request: fedpeer.v1.market_pb2.GetReputationRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[fedpeer.v1.market_pb2.Reputation, collections.abc.Awaitable[fedpeer.v1.market_pb2.Reputation]]:
+        """The caller's standing across tasks, which its operator may look at and no payment follows from."""
 
 def add_MarketServicer_to_server(servicer: MarketServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -14,12 +14,15 @@ from typer.testing import CliRunner
 
 from coordinator.config import TaskConfig
 from coordinator.errors import TaskError
+from fedpeer.audit.sources import open_source
 from fedpeer.cli.audit import app
 from fedpeer.cli.errors import CommandError
 from fedpeer.learning.datasets import LabelledData, load_splits
 from fedpeer.learning.samples import Samples
 from fedpeer.testing.coordinator import LocalCoordinator
 from mechanism.ledger.accounts import held, payable, stake
+from mechanism.ledger.entry import Entry
+from mechanism.reputation import ReputationEvents
 from participant import Fixed, Trained, TrainingRound, Weights, WrongStateError
 from participant.adapters.workload import WorkloadTask
 from participant.audits import samples_salt
@@ -146,6 +149,20 @@ def test_who_trains_on_other_samples_than_it_has_committed_to_is_paid_nothing(tm
         stages = {r.participant_id: r.stage for r in coordinator.operator(lambda o: o.audits("task"))}
         assert stages == {"ann": "released", "bob": "released", "cyd": "convicted", "eve": "convicted"}
         report = verified(coordinator.folder)
+        seen = {name: coordinator.operator(lambda o, name=name: o.reputation(name)) for name in NAMES}  # type: ignore[misc]
+        own = members["eve"].reputation()
+        source = resources.enter_context(ExitStack())
+        ledger = open_source(coordinator.folder.database_url(coordinator.folder.config()), source)
+        events = ReputationEvents()
+        for data_ in ledger.entries():
+            events.feed(Entry.parse(data_))
+    assert own.lines() == seen["eve"].lines()
+    for name in NAMES:
+        assert {event for event, _ in seen[name].reasons} == set(events.of(name))
+    assert [e.explanation for e, _ in seen["eve"].reasons if not e.kept] == [
+        "Its audit has failed, for good."
+    ]
+    assert seen["ann"].value > seen["bob"].value > seen["eve"].value
     holds = {name: report.balances[payable(name)].holds for name in NAMES}
     assert holds["eve"] == holds["cyd"] == 0
     assert min(holds["ann"], holds["bob"]) > max(questions["ann"], questions["bob"]) > 0
