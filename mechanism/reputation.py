@@ -65,14 +65,16 @@ class Reputation(Readable):
     reasons: tuple[tuple[ReputationEvent, float], ...]
 
     def __str__(self) -> str:
-        lines = [
-            f"{self.participant_id}: {self.value:.3f}, from {len(self.reasons)} events of the last {WINDOW_DAYS} days"
-        ]
-        lines += [
+        return "\n".join(self.lines())
+
+    def lines(self) -> list[str]:
+        """One for the whole and one for each reason."""
+        said = f"{self.value:.3f}, from {len(self.reasons)} events of the last {WINDOW_DAYS} days"
+        reasons = [
             f"  {'+' if event.kept else '-'} {weight:.2f}  {event.task_id}, round {event.round}: {event.explanation}"
             for event, weight in self.reasons
         ]
-        return "\n".join(lines)
+        return [f"{self.participant_id}: {said}", *reasons]
 
     def record(self) -> dict[str, Json]:
         """As JSON, numbers as decimals of three places."""
