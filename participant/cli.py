@@ -336,7 +336,7 @@ def why(
     if as_json:
         _print_json(found.record())
     else:
-        typer.echo("\n".join(map(shown, found.lines())))
+        typer.echo(printable(str(found)))
     if found.problems:
         raise typer.Exit(1)
 
@@ -463,7 +463,7 @@ def reputation(config: ConfigOption = Path(CONFIG_FILE), as_json: JsonOption = F
     if as_json:
         _print_json(found.record())
     else:
-        typer.echo(printable(str(found)))
+        typer.echo("\n".join(map(shown, found.lines())))
 
 
 @app.command()

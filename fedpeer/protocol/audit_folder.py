@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpeer.protocol.model_file import file_digest
-from mechanism.canonical import canonical_bytes, parse_canonical
+from mechanism.canonical import Json, canonical_bytes, parse_canonical
 from mechanism.errors import FieldError
 from mechanism.statements import AuditStatement, ClaimStatement
 from mechanism.terms import Terms
@@ -48,7 +48,7 @@ class AuditOrder:
 
     def write(self, folder: Path) -> None:
         """Into a new folder. Raises AuditFolderError where it is there already, or cannot be written."""
-        record = {
+        record: Json = {
             "terms": self.terms.record(),
             "claim": self.claim.record(),
             "round": self.round,
@@ -118,7 +118,7 @@ class Brought:
 
 def write_statement(folder: Path, statement: AuditStatement, signature: bytes) -> None:
     """Beside the weights, as `Brought.read` reads it."""
-    record = {"statement": statement.record(), "signature": signature.hex()}
+    record: Json = {"statement": statement.record(), "signature": signature.hex()}
     try:
         (folder / STATEMENT).write_bytes(canonical_bytes(record))
     except OSError as error:
