@@ -386,6 +386,7 @@ class History:
             self.close()
         if record is not None:
             self.log.write(*entries.evidence_entries(self.id, self.round, record))
+        if record is not None and self.terms.audit is not None:
             self.degree_map = EvidenceModel.from_record(record["model"]).degree
             for measured in record["measurements"]:
                 shown = self.degree_map.degree_micro(Measurement.from_record(measured).features)
@@ -718,7 +719,7 @@ SHAPES: Mapping[str, Shape] = {
     "cancelled while audits are pending": Shape(
         audit=AUDIT, cancelled=(State.TRAINING, 2),
         audits={
-            (1, "p000"): (), (1, "p001"): ("failed",), (1, "p002"): ("failed", "appeal"),
+            (1, "p000"): (), (1, "p001"): (), (1, "p002"): ("failed", "appeal"),
             (1, "p003"): ("failed", "unappealed"),
         },
     ),
