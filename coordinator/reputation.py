@@ -4,8 +4,9 @@ from coordinator.transaction import Transaction
 from mechanism.ledger import entries
 from mechanism.ledger.audit_entries import audit_id
 from mechanism.ledger.entry import Entry
+from mechanism.ledger.reputation import ReputationEvents
 from mechanism.lifecycle import State
-from mechanism.reputation import WINDOW_DAYS, Reputation, ReputationEvents, reputation
+from mechanism.reputation import WINDOW_DAYS, Reputation, reputation
 
 
 def reputation_of(t: Transaction, participant_id: str) -> Reputation:

@@ -43,7 +43,6 @@ from math import ceil
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_der_public_key
 
 from mechanism.errors import FieldError
 from mechanism.ranges import whole
@@ -123,6 +122,9 @@ class Audit:
 
 def auditor_key(data: bytes) -> ec.EllipticCurvePublicKey:
     """The key that terms name. Raises FieldError where it is none on P-256."""
+    # It brings a dozen modules, and most terms have no audits.
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_der_public_key
+
     try:
         key = load_der_public_key(data)
     except (ValueError, UnsupportedAlgorithm):

@@ -11,18 +11,15 @@ new, or has long been away, has 1/2. That somebody sent nothing because it said 
 kept: those are what an operator cannot rely on. An operator's own word enters nowhere, and the reasons are the
 ledger's.
 
+`mechanism.ledger.reputation` has the events of a ledger.
+
 Source: Josang and Ismail 2002, The beta reputation system, whose mean this is, with decay.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
-from mechanism.audit import FAILED, UNAPPEALED
 from mechanism.canonical import Json
-from mechanism.ledger.entry import Entry
-from mechanism.ledger.replay.world import moment
 from mechanism.readable import Readable
 
 #: Days in which an event loses half of its weight, and after which it counts for nothing.
@@ -95,63 +92,3 @@ def reputation(participant_id: str, events: Iterable[ReputationEvent], now: floa
     total = sum(weight for _, weight in weighed)
     kept = sum(weight for event, weight in weighed if event.kept)
     return Reputation(participant_id, (PRIOR / 2 + kept) / (PRIOR + total), tuple(weighed))
-
-
-class ReputationEvents:
-    """Events from a ledger's entries, which are fed in order; others than those that tell something are passed over.
-
-    The entries must have been verified.
-    """
-
-    #: Kinds of entries that tell something.
-    KINDS = frozenset({"verdict", "transition", "audit", "audit_verdict", "audit_end"})
-
-    def __init__(self) -> None:
-        self._judged: defaultdict[tuple[str, int], list[tuple[str, bool, str]]] = defaultdict(list)
-        self._audited: dict[tuple[str, int, str], str] = {}
-        self._events: defaultdict[str, list[ReputationEvent]] = defaultdict(list)
-
-    def feed(self, entry: Entry) -> None:
-        """The next entry."""
-        body: Any = entry.body
-        match entry.kind:
-            case "verdict":
-                name, kept, why = _judged(body["assessment"])
-                self._judged[body["task_id"], body["round"]].append((name, kept, why))
-            case "transition" if body["state"] == "SETTLED":
-                task_id, round_ = body["task_id"], body["round"]
-                for name, kept, why in self._judged.pop((task_id, round_), ()):
-                    self._add(name, task_id, round_, body["at"], kept, why)
-            case "audit":
-                self._audited[body["task_id"], body["round"], body["participant_id"]] = body["at"]
-            case "audit_verdict":
-                place = body["task_id"], body["round"], body["participant_id"]
-                failed = body["outcome"] == FAILED
-                if not failed or body["number"] == 2:
-                    said = "Its audit has failed, for good." if failed else "Its audit has passed."
-                    self._add(place[2], place[0], place[1], self._audited[place], not failed, said)
-            case "audit_end" if body["why"] == UNAPPEALED:
-                said = "Its audit has failed, and it did not appeal."
-                self._add(body["participant_id"], body["task_id"], body["round"], body["at"], False, said)
-
-    def of(self, participant_id: str) -> list[ReputationEvent]:
-        """Those of one participant, in the order of the ledger."""
-        return list(self._events.get(participant_id, ()))
-
-    def everyone(self) -> list[str]:
-        """Who has any, in order."""
-        return sorted(self._events)
-
-    def _add(self, name: str, task_id: str, round_: int, at: str, kept: bool, why: str) -> None:
-        self._events[name].append(ReputationEvent(task_id, round_, moment(at), kept, why))
-
-
-def _judged(assessment: Mapping[str, Any]) -> tuple[str, bool, str]:
-    """Of whom a verdict is, whether the participant has kept what it said, and why."""
-    name = assessment["participant_id"]
-    if assessment["verified_micro"] is None:
-        failed = [str(item["explanation"]) for item in assessment["verdicts"] if not item["passed"]]
-        return name, False, " ".join(failed) or "It was not scored."
-    if assessment["refuted"]:
-        return name, False, "Its claim was refuted."
-    return name, True, "Its model came in time and was scored."

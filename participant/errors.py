@@ -16,6 +16,7 @@ ParticipantError(Exception)
  |   +- WrongStateError           too early, too late, or for another round
  |   |   +- WrongRoundError
  |   |   +- TaskFullError
+ |   |   +- OrganisationTakenError
  |   |   +- TaskEndedError
  |   +- InvalidSubmissionError    fields, signature or nonce do not hold
  |   |   +- DrawShareError        a draw share that is not of the claim's chain: the chain was lost, say
@@ -60,6 +61,7 @@ __all__ = [
     "NotEnrolledError",
     "NotFoundError",
     "NotSelectedError",
+    "OrganisationTakenError",
     "ParticipantError",
     "RefusedError",
     "ServerNameError",

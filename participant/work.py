@@ -12,7 +12,6 @@ from typing import Any, Literal, Protocol
 
 from fedpeer.protocol.faults import Outlook, outlook
 from mechanism.errors import FieldError
-from mechanism.sample_tree import sample_digests, samples_root
 from mechanism.terms import Terms
 from participant.effects import Steps, Work, transform
 from participant.effort import EffortStrategy, decision_of
@@ -134,6 +133,11 @@ class LocalTrainer:
         self._called("collect", lambda: self._task.collect(effort))
 
     def samples_root(self, salt: bytes) -> bytes:
+        from mechanism.sample_tree import (  # the ledger's part takes its time to import
+            sample_digests,
+            samples_root,
+        )
+
         kind = type(self._task).__name__
         found = self._called("training_samples", self._task.training_samples)
         if found is None:

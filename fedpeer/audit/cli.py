@@ -51,10 +51,11 @@ from mechanism.ledger.errors import LedgerError, SignatureError
 from mechanism.ledger.key_history import KINDS, HeldKey, held_keys, key_event
 from mechanism.ledger.log_keys import LogKeys
 from mechanism.ledger.note import COSIGNATURE_V1, Checkpoint, Note, SigningKey, VerificationKey
+from mechanism.ledger.reputation import ReputationEvents
 from mechanism.ledger.tlog_proof import TlogProof
 from mechanism.ledger.verify import Known, LedgerSource, Problem, Report, verify_ledger
 from mechanism.ledger.witness import AddCheckpoint, check_request, cosignature
-from mechanism.reputation import ReputationEvents, reputation
+from mechanism.reputation import reputation
 
 app = typer.Typer(no_args_is_help=True, help="Read and check a ledger, offline or from a coordinator.")
 

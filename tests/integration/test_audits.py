@@ -22,7 +22,7 @@ from fedpeer.learning.samples import Samples
 from fedpeer.testing.coordinator import LocalCoordinator
 from mechanism.ledger.accounts import held, payable, stake
 from mechanism.ledger.entry import Entry
-from mechanism.reputation import ReputationEvents
+from mechanism.ledger.reputation import ReputationEvents
 from participant import Fixed, Trained, TrainingRound, Weights, WrongStateError
 from participant.adapters.workload import WorkloadTask
 from participant.audits import samples_salt

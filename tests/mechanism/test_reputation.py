@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mechanism.ledger.replay.world import moment
+from mechanism.ledger.reputation import ReputationEvents
 from mechanism.reputation import (
     HALF_LIFE_DAYS,
     PRIOR,
     WINDOW_DAYS,
     ReputationEvent,
-    ReputationEvents,
     reputation,
 )
 from tests.ledger_histories import AUDIT, Shape, played
