@@ -152,11 +152,16 @@ def held_entries(
                 stake(task_id, name), payer(terms), staked
             )
             if lost:
-                made.append(Entry(f"{task_id}/held/{name}/loss", "audit_loss", place, lost))
+                made.append(Entry(loss_id(task_id, name), "audit_loss", place, lost))
         elif helds[name]:
             released = _moved(account, payable(name), helds[name])
             made.append(Entry(f"{task_id}/held/{name}/release", "held_release", place, released))
     return made
+
+
+def loss_id(task_id: str, participant_id: str) -> str:
+    """Id of the entry with which one that has failed an audit loses what is held."""
+    return f"{task_id}/held/{participant_id}/loss"
 
 
 def _moved(debit: str, credit: str, micro: int) -> tuple[Transfer, ...]:
