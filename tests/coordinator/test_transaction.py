@@ -706,3 +706,15 @@ def test_a_key_is_enrolled_once_and_revoked_with_all_that_a_name_had(service: Se
     service.do(lambda t: t.revoke("ann", "gone"))
     assert service.entries()[-1] == entries.revocation("ann", again.public_key(), "gone").data
     assert len(service.entries()) == len(expected) + 2
+
+
+def test_a_learners_statement_has_what_audits_took(service: Service) -> None:
+    task = Mirrored(service, SHAPES["audits that fail"])
+    task.play()
+    found = service.do(lambda t: payouts.learner_statement(t, "trust"))
+    [of_task] = found["tasks"]
+    paid_in = sum(each["micro"] for each in found["funding"])
+    assert of_task["audits_took_micro"] > 0
+    assert found["free_micro"] == (
+        paid_in - of_task["spent_micro"] + of_task["stakes_lost_micro"] + of_task["audits_took_micro"]
+    )
