@@ -6,7 +6,7 @@ conflict. A model for a round that has closed is recorded as late and not scored
 the wrong time is refused and changes nothing.
 """
 
-from coordinator.derivation import nonce
+from coordinator.derivation import nonce, organisation_mark
 from coordinator.identity import Caller
 from coordinator.storage.store import MarketStore
 from coordinator.storage.submissions import ClaimRow, ModelStanding, ReceiptRow
@@ -69,7 +69,7 @@ def admit_claim(store: MarketStore, task: TaskRow, statement: ClaimStatement) ->
     """That a new claim may be recorded now.
 
     Raises:
-        Refusal: WRONG_STATE, TASK_ENDED, TASK_FULL or SUBMISSION_CONFLICT.
+        Refusal: WRONG_STATE, TASK_ENDED, TASK_FULL, ORGANISATION_TAKEN or SUBMISSION_CONFLICT.
     """
     if store.claim(task.id, statement.participant_id) is not None:
         raise Refusal(
@@ -79,10 +79,34 @@ def admit_claim(store: MarketStore, task: TaskRow, statement: ClaimStatement) ->
     _refuse_ended(task)
     if task.state is not State.EFFORT:
         raise _wrong_state(task, "a claim", State.EFFORT)
+    if (refusal := barred(store, task, statement.participant_id)) is not None:
+        raise refusal
     if store.count_claims(task.id) >= task.terms.schedule.capacity:
         raise Refusal(
             Code.TASK_FULL, f"All {task.terms.schedule.capacity} places of task {task.id} are taken."
         )
+
+
+def barred(store: MarketStore, task: TaskRow, participant_id: str) -> Refusal | None:
+    """Why its organisation's others leave a participant that has not claimed no place; None: they leave one."""
+    mark = mark_of(store, task, participant_id)
+    most = task.terms.schedule.identities_per_organisation
+    if mark is None or len(taken := store.claimants_of(task.id, mark)) < most:
+        return None
+    few = "one identity" if most == 1 else f"at most {most} identities"
+    return Refusal(
+        Code.ORGANISATION_TAKEN,
+        f"An organisation has {few} in task {task.id}, by its terms; {', '.join(taken)} of that of {participant_id!r} "
+        f"{'has' if len(taken) == 1 else 'have'} claimed already.",
+    )
+
+
+def mark_of(store: MarketStore, task: TaskRow, participant_id: str) -> bytes | None:
+    """The mark of a participant's organisation in a task; None where it is one by itself."""
+    row = store.participant(participant_id)
+    if row is None or row.organisation is None:
+        return None
+    return organisation_mark(task.root, row.organisation)
 
 
 def admit_model(

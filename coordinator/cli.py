@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from coordinator.config import (
     SERVICE_FILE,
@@ -40,7 +41,7 @@ from fedpeer.extras import unmet
 from fedpeer.protocol.certificates import certificate_hosts
 from fedpeer.protocol.console_link import CONSOLE_ADDRESS
 from fedpeer.streams import discard_output, nowhere
-from fedpeer.terminal import configure_logs, counted, output, printable
+from fedpeer.terminal import configure_logs, counted, output, printable, shown
 from fedpeer.text_files import naming
 from mechanism.price import grouped_credits
 from mechanism.settlement import MICRO
@@ -69,6 +70,10 @@ app.add_typer(certificate_app, name="certificate")
 app.add_typer(authority_app, name="authority")
 app.add_typer(log_key_app, name="log-key")
 app.add_typer(payout_app, name="payout")
+audit_app = typer.Typer(
+    no_args_is_help=True, help="Audits by re-training: who was drawn, orders, what came back."
+)
+app.add_typer(audit_app, name="audit")
 
 State = Annotated[
     Path,
@@ -253,12 +258,18 @@ def open_(
 @app.command()
 def invite(
     name: Annotated[str, typer.Argument(help="The participant's id.")],
+    organisation: Annotated[
+        str,
+        typer.Option(
+            help="Whom it is of. A task has one identity of an organisation, unless its terms allow more."
+        ),
+    ] = "",
     state: State = DEFAULT_STATE,
     as_json: AsJson = False,
 ) -> None:
     """Make a one-time token with which a participant gets its certificate, and say what to hand over with it."""
     with _operator(state) as operator:
-        entrance, made = operator.entrance(), operator.invite(name)
+        entrance, made = operator.entrance(), operator.invite(name, organisation)
         insecure = operator.config.server.insecure
         command = (
             f"fedpeer participant init {name} --market {entrance.market} --public {entrance.public} && "
@@ -269,6 +280,7 @@ def invite(
             "token": made.token,
             "expires": made.expires,
             "withdrawn": made.withdrawn,
+            "colleagues": list(made.colleagues),
             "public": entrance.public,
             "market": entrance.market,
             "authority": (state / "authority.pem").read_text(),
@@ -291,6 +303,11 @@ def invite(
             f"The token works once, until {_time(made.expires)}."
             + (" The earlier token no longer works." if made.withdrawn else "")
         )
+        if made.colleagues:
+            lines.append(
+                f"Of its organisation there are {', '.join(made.colleagues)} already: a task takes the claims of as "
+                "many as its terms allow, by default of one."
+            )
         text = "\n".join(lines)
         if (why := _written(as_json, {**record, "service": _notice(operator).value}, text)) is not None:
             operator.withdraw(made)
@@ -720,11 +737,26 @@ def participants(state: State = DEFAULT_STATE, as_json: AsJson = False) -> None:
     if as_json:
         _print_json({"participants": [vars(person) for person in people]})
         return
-    table = Table("participant", "enrolled", "certificate until", "standing")
+    table = Table("participant", "organisation", "enrolled", "certificate until", "standing")
     for person in people:
         times = _time(person.enrolled_at), _time(person.certificate_expires)
-        table.add_row(person.id, *times, person.standing)
+        table.add_row(person.id, Text(person.organisation), *times, person.standing)
     output().print(table)
+
+
+@app.command()
+def reputation(
+    name: Annotated[str, typer.Argument(help="The participant's id.")],
+    state: State = DEFAULT_STATE,
+    as_json: AsJson = False,
+) -> None:
+    """Show a participant's past across tasks, with every reason: for whom to invite. No payment follows from it."""
+    with _operator(state) as operator:
+        found = operator.reputation(name)
+    if as_json:
+        _print_json(found.record())
+    else:
+        typer.echo("\n".join(map(shown, found.lines())))
 
 
 @app.command()
@@ -736,6 +768,81 @@ def tasks(state: State = DEFAULT_STATE, as_json: AsJson = False) -> None:
         _print_json({"tasks": [report.record() for report in reports]})
     else:
         _print_tasks(reports)
+
+
+@audit_app.command("list")
+def audit_list(
+    task: Annotated[str, typer.Argument(help="The task's id.")],
+    state: State = DEFAULT_STATE,
+    as_json: AsJson = False,
+) -> None:
+    """List the submissions of a task that were drawn, and how each audit stands."""
+    from coordinator.audits import audit_record
+    from mechanism.price import credits_text
+
+    with _operator(state) as operator:
+        rows = operator.audits(task)
+    if as_json:
+        _print_json({"audits": [dict(audit_record(row)) for row in rows]})
+        return
+    for row in rows:
+        due = f", until {_time(row.due_at)}" if row.due_at is not None else ""
+        typer.echo(
+            f"round {row.round}  {row.participant_id}  {row.stage}{due}; "
+            f"{credits_text(row.question_micro)} credits in question. {row.explanation}".rstrip()
+        )
+    if not rows:
+        typer.echo(f"No submission of {task} was drawn so far.", err=True)
+
+
+@audit_app.command("order")
+def audit_order(
+    task: Annotated[str, typer.Argument(help="The task's id.")],
+    round_: Annotated[int, typer.Argument(metavar="ROUND", min=1)],
+    participant: Annotated[str, typer.Argument(help="Whose submission.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The new folder for the auditor.")],
+    state: State = DEFAULT_STATE,
+    as_json: AsJson = False,
+) -> None:
+    """Write what an auditor takes along: terms, claim, and the model that the round began from."""
+    with _operator(state) as operator:
+        made = operator.order_audit(task, round_, participant, out)
+    record = {
+        "task": task,
+        "round": round_,
+        "participant": participant,
+        "number": made.number,
+        "folder": str(out),
+    }
+    if as_json:
+        _print_json(record)
+    else:
+        typer.echo(f"{out} is for the auditor, who runs `fedpeer audit site {out.name}` where the data are.")
+
+
+@audit_app.command("record")
+def audit_record_(
+    folder: Annotated[Path, typer.Argument(help="What the auditor has brought back.")],
+    state: State = DEFAULT_STATE,
+    as_json: AsJson = False,
+) -> None:
+    """Measure what an auditor has brought back, and record it with its verdict. Trains models: minutes."""
+    with _operator(state) as operator:
+        brought, verdict = operator.record_audit(folder)
+        said = brought.statement
+        record = {
+            "task": said.task_id,
+            "round": said.round,
+            "participant": said.participant_id,
+            "number": said.number,
+            "outcome": verdict.outcome,
+            "submitted_micro": verdict.submitted_micro,
+            "retrained_micro": verdict.retrained_micro,
+            "limit_micro": verdict.limit_micro,
+            "explanation": verdict.explanation,
+        }
+        text = f"{said.participant_id}, round {said.round}: {verdict.outcome}. {verdict.explanation}"
+        _changed(operator, as_json, record, text, text)
 
 
 @app.command()

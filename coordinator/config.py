@@ -14,6 +14,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    PublicFormat,
+    load_pem_public_key,
+)
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -36,6 +42,8 @@ from fedpeer.protocol.limits import (
 )
 from fedpeer.text_files import TextFileError, parse_toml, read_toml
 from fedpeer.violations import violations
+from mechanism.audit import Audit
+from mechanism.degree import rational
 from mechanism.errors import FieldError
 from mechanism.terms import PEERS_DRAWN, Rule
 
@@ -447,6 +455,7 @@ class ScheduleSection(_Section):
     effort_seconds: int = Field(3600, le=MAX_PHASE_SECONDS)
     round_seconds: int = Field(3600, le=MAX_PHASE_SECONDS)
     dispute_seconds: int = Field(0, le=MAX_PHASE_SECONDS)
+    identities_per_organisation: int = 1
 
 
 class RecipeSection(_Section):
@@ -489,6 +498,52 @@ class StrataSection(_Section):
         if self.factory is None and (self.options or self.names):
             raise ValueError("options and names belong to a factory")
         return self
+
+
+class AuditSection(_Section):
+    """Audits by re-training, of submissions that were paid.
+
+    Attributes:
+        auditor: the PEM of its public key, as `fedpeer audit key` writes it.
+        probability: with which a paid submission is audited.
+        rate: of honest participants that an audit accuses by their degrees, at most.
+        held_back: part of every round's pay that is held to the end of the task.
+        seconds: for an audit, and for the second one after an appeal; appeal_seconds: for an appeal.
+        unaudited: what becomes of a round's pay that nobody has audited in time: "paid", or "refunded" to who pays.
+    """
+
+    auditor: Path
+    probability: Probability
+    rate: Probability = "1/20"
+    held_back: Exact = Decimal(0)
+    seconds: int = Field(604_800, le=MAX_PHASE_SECONDS)
+    appeal_seconds: int = Field(259_200, le=MAX_PHASE_SECONDS)
+    unaudited: Literal["paid", "refunded"] = "paid"
+
+    def audit(self) -> Audit:
+        """As terms have it.
+
+        Raises:
+            TaskError: no key on P-256 in that file.
+            FieldError: a value out of its range.
+        """
+        try:
+            key = load_pem_public_key(self.auditor.read_bytes())
+        except OSError as error:
+            raise TaskError(f"audit.auditor {self.auditor} cannot be read: {error.strerror}") from None
+        except (ValueError, UnsupportedAlgorithm):
+            raise TaskError(
+                f"audit.auditor {self.auditor} has no public key; expected the file that `fedpeer audit key` wrote"
+            ) from None
+        return Audit(
+            auditor=key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo),
+            probability=rational("audit.probability", self.probability),
+            rate=rational("audit.rate", self.rate),
+            held_back=self.held_back,
+            seconds=self.seconds,
+            appeal_seconds=self.appeal_seconds,
+            unaudited=self.unaudited,
+        )
 
 
 def _strata(value: Any) -> Any:
@@ -671,6 +726,7 @@ class TaskConfig(_Section):
         strata: what a stratum is; "label": each class of the target.
         funder: the learner from whose deposits the budget is reserved; left out: the operator's treasury.
         folder: where modules of factories are looked for; left out: the task file's own.
+        audit: who re-trains; left out: nobody.
         leaderboard: whether the console shows everybody what was paid, under pseudonyms.
     """
 
@@ -695,6 +751,7 @@ class TaskConfig(_Section):
     aggregation: AggregationSection = AggregationSection()
     data: DataSection | None = None
     evidence: EvidenceSection = EvidenceSection()
+    audit: AuditSection | None = None
     plan: PlanSection | None = None
     calibration: CalibrationSection | None = None
 
@@ -750,6 +807,8 @@ def resolve_paths(config: TaskConfig, folder: Path) -> TaskConfig:
     changes: dict[str, Any] = {"folder": folder if config.folder is None else folder / config.folder}
     if config.initial_model is not None:
         changes["initial_model"] = folder / config.initial_model
+    if config.audit is not None:
+        changes["audit"] = config.audit.model_copy(update={"auditor": folder / config.audit.auditor})
     if config.data is not None:
         paths = {
             name: folder / value

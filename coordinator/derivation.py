@@ -49,6 +49,12 @@ def nonce(root: bytes, participant_id: str) -> bytes:
     return _derive(root, "nonce/" + participant_id)[:NONCE_BYTES]
 
 
+def organisation_mark(root: bytes, organisation: str) -> bytes:
+    """What stands for an organisation in the claims of this task: nobody without the root can undo it, or say which
+    mark it has in another task."""
+    return _derive(root, "organisation/" + organisation)
+
+
 def pseudonym(root: bytes, participant_id: str) -> str:
     """What a participant is called where its name is not shown: nobody without the root can undo it."""
     return _derive(root, "pseudonym/" + participant_id)[:4].hex()

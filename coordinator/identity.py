@@ -10,6 +10,7 @@ is decided once more, by `check_standing`, inside the transaction that writes it
 
 import hashlib
 import secrets
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -35,10 +36,15 @@ from fedpeer.protocol.certificates import (
 )
 from fedpeer.protocol.errors import Code, Refusal
 from fedpeer.protocol.limits import TOKEN_BYTES, TOKEN_LIFETIME
+from mechanism.errors import FieldError
 from mechanism.terms import identifier
 
 #: Parsed certificates that are kept, so that a call does not parse its caller's again.
 _PARSED_CERTIFICATES = 4096
+
+
+#: Characters of an organisation's name.
+MAX_ORGANISATION = 100
 
 
 @dataclass(frozen=True)
@@ -185,26 +191,57 @@ class Invitation:
 
     Attributes:
         withdrawn: earlier tokens of this participant that could still be used, and no longer can.
+        colleagues: who else has enrolled for its organisation.
     """
 
     participant_id: str
     token: str
     expires: float
     withdrawn: int
+    colleagues: tuple[str, ...] = ()
 
 
-def invite(store: MarketStore, participant_id: str, now: float) -> Invitation:
+def invite(store: MarketStore, participant_id: str, now: float, organisation: str = "") -> Invitation:
     """A one-time token for `participant_id`; earlier ones are withdrawn.
 
+    Args:
+        organisation: that it is of; empty: the one that it has, or, of a new participant, none but itself.
+
     Raises:
-        FieldError: not a well-formed id.
+        FieldError: not a well-formed id or name.
     """
     identifier("participant_id", participant_id)
+    named = organisation_name(organisation) if organisation else None
     token = secrets.token_urlsafe(TOKEN_BYTES)
     expires = now + TOKEN_LIFETIME.total_seconds()
     withdrawn = store.withdraw_invitations(participant_id, now)
-    store.add_invitation(InvitationRow(_token_digest(token), participant_id, now, expires, None))
-    return Invitation(participant_id, token, expires, withdrawn)
+    store.add_invitation(InvitationRow(_token_digest(token), participant_id, now, expires, None, named))
+    return Invitation(participant_id, token, expires, withdrawn, colleagues(store, participant_id, named))
+
+
+def organisation_name(text: str) -> str:
+    """An organisation's name as it is compared: without regard to case and to the width of spaces.
+
+    Raises:
+        FieldError: not 1 to 100 characters that can be printed.
+    """
+    name = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+    if not 1 <= len(name) <= MAX_ORGANISATION or not name.isprintable():
+        raise FieldError(
+            "organisation", text[:200], f"a name of 1 to {MAX_ORGANISATION} printable characters"
+        )
+    return name
+
+
+def colleagues(store: MarketStore, participant_id: str, organisation: str | None) -> tuple[str, ...]:
+    """Who else has enrolled for an organisation."""
+    if organisation is None:
+        return ()
+    return tuple(
+        row.id
+        for row in store.participants()
+        if row.organisation == organisation and row.id != participant_id
+    )
 
 
 @dataclass(frozen=True)
@@ -237,7 +274,7 @@ def enrol(
             f"The invitation for {participant_id!r} no longer holds: it has expired, was withdrawn, or a newer one "
             "has taken its place.",
         )
-    enrolled, serial = _issue(store, authority, participant_id, request, now)
+    enrolled, serial = _issue(store, authority, participant_id, request, now, invitation.organisation)
     store.redeem_invitation(invitation.token_digest, serial)
     return enrolled
 
@@ -253,7 +290,12 @@ def renew(store: MarketStore, authority: Identity, caller: Caller, request: byte
 
 
 def _issue(
-    store: MarketStore, authority: Identity, participant_id: str, request: bytes, now: float
+    store: MarketStore,
+    authority: Identity,
+    participant_id: str,
+    request: bytes,
+    now: float,
+    organisation: str | None = None,
 ) -> tuple[Enrolled, str]:
     at = datetime.fromtimestamp(now, UTC)
     try:
@@ -262,9 +304,11 @@ def _issue(
         raise Refusal(Code.FIELD_INVALID, f"certificate_signing_request: {error}.") from None
     key_pem = public_key_pem(certificate_key(certificate))
     known = store.participant(participant_id)
+    if organisation is None and known is not None:
+        organisation = known.organisation
     if known is not None and known.revoked_at is not None and known.public_key == key_pem:
         known = None  # the ledger refuses the key, since it was revoked
-    row = ParticipantRow(participant_id, key_pem, now, None)
+    row = ParticipantRow(participant_id, key_pem, now, None, organisation)
     store.put_participant(row)
     serial = format(certificate.serial_number, "x")
     pem = certificate.public_bytes(serialization.Encoding.PEM)

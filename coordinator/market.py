@@ -18,18 +18,22 @@ from coordinator.admission import (
     admit_model,
     admit_progress,
     admit_upload,
+    barred,
     check_author,
     check_name,
     same_receipt,
 )
+from coordinator.audits import appeal
 from coordinator.boundary import refusal_for
 from coordinator.identity import Caller, check_standing
 from coordinator.live import Reported, Shadows
 from coordinator.notices import Refused
+from coordinator.reputation import reputation_of
 from coordinator.runner import LiveTask, Workplace
 from coordinator.settlements import PaidRound, Settlements
 from coordinator.shared_frames import SharedFrame, SharedFrames
 from coordinator.spool import UploadKey
+from coordinator.storage.audits import AuditRow
 from coordinator.storage.changes import Kind
 from coordinator.storage.openings import OpeningRow
 from coordinator.storage.submissions import ModelStanding, ReceiptRow
@@ -53,6 +57,7 @@ from fedpeer.v1 import market_pb2
 from mechanism.dispute import Review, check_opening
 from mechanism.errors import FieldError
 from mechanism.lifecycle import State
+from mechanism.reputation import Reputation
 from mechanism.settlement import MICRO
 from mechanism.statements import ClaimOpening, ClaimStatement, ModelOpening, ModelStatement
 from mechanism.terms import identifier
@@ -60,6 +65,9 @@ from mechanism.terms import identifier
 log = structlog.get_logger()
 
 Result = TypeVar("Result")
+
+#: Where a participant may still come to claim.
+_BEFORE_SELECTION = (State.OPEN, State.EFFORT)
 
 #: Ended tasks that a list still names; `GetTask` knows them all.
 _LISTED_ENDED = 20
@@ -70,11 +78,16 @@ _LISTED_SELECTED = 5000
 
 @dataclass(frozen=True)
 class Participation:
-    """How one participant takes part in one task, as far as the coordinator has it recorded."""
+    """How one participant takes part in one task, as far as the coordinator has it recorded.
+
+    Attributes:
+        barred: why a claim of its own would be refused because of its organisation's others; empty: it would not.
+    """
 
     submissions: tuple[str, ...]
     selected: bool
     draw_head: bytes
+    barred: str = ""
 
 
 @dataclass(frozen=True)
@@ -153,7 +166,10 @@ class Market:
             receipts = t.market.receipts(live.row.id, name)
             submissions = tuple(r.submission_id for r in receipts)
             if claim is None:
-                return Participation(submissions, selected=False, draw_head=b"")
+                taken = live.row.state in _BEFORE_SELECTION and barred(t.market, live.row, name)
+                return Participation(
+                    submissions, selected=False, draw_head=b"", barred=taken.message if taken else ""
+                )
             return Participation(submissions, claim.selected, claim.draw_head)
 
         return await self._work.transact.read(read)
@@ -302,6 +318,32 @@ class Market:
             return DisputeStanding(place, t.reviews(task, name), task.state.final)
 
         standing = await self._work.transact(_standing(caller, record))
+        await self._work.transact.sign_head()
+        return standing
+
+    async def reputation(self, caller: Caller) -> Reputation:
+        """The caller's own standing across tasks, with its reasons."""
+        return await self._work.transact.read(lambda t: reputation_of(t, caller.participant_id))
+
+    async def audits(self, caller: Caller, task_id: str) -> list[AuditRow]:
+        """How the audits of the caller's submissions stand, in the order of rounds."""
+        live = self._heard(caller, task_id)
+        return await self._work.transact.read(lambda t: _own_audits(t, live.row.id, caller))
+
+    async def appeal(self, caller: Caller, task_id: str, round_: int, reason: str) -> list[AuditRow]:
+        """Takes an appeal against an audit that failed, once; asked again, says how the audits stand.
+
+        Raises:
+            Refusal, FieldError: see `coordinator.audits.appeal`.
+        """
+        live = self._heard(caller, task_id)
+
+        def record(t: Transaction) -> list[AuditRow]:
+            appeal(t, self._current(t, live), caller.participant_id, round_, reason)
+            return _own_audits(t, live.row.id, caller)
+
+        standing = await self._work.transact(_standing(caller, record))
+        live.changed.set()
         await self._work.transact.sign_head()
         return standing
 
@@ -485,6 +527,10 @@ class Market:
 
 def _opening(task_id: str, entry_id: str, t: Transaction) -> OpeningRow | None:
     return t.market.opening(task_id, entry_id)
+
+
+def _own_audits(t: Transaction, task_id: str, caller: Caller) -> list[AuditRow]:
+    return [row for row in t.market.audits(task_id) if row.participant_id == caller.participant_id]
 
 
 def _standing(caller: Caller, work: Callable[[Transaction], Result]) -> Callable[[Transaction], Result]:

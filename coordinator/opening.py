@@ -170,7 +170,9 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
         columns=None if given is None else given.columns,
         price=price,
         funder=config.funder,
+        audit=None if config.audit is None else config.audit.audit(),
     )
+    _check_audits(config, terms)
     bill = task_budget_micro(terms)
     if bill > MAX_INTEGER:
         raise _too_expensive(terms)
@@ -226,6 +228,18 @@ def _settings(config: TaskConfig) -> dict[str, Any]:
     names = {"data", "evidence", "folder", "leaderboard"}
     settings: dict[str, Any] = json.loads(kept.model_dump_json(include=names))
     return settings
+
+
+def _check_audits(config: TaskConfig, terms: Terms) -> None:
+    """Raises TaskError where a round has too few shadows to tell an honest difference from another."""
+    if terms.audit is None:
+        return
+    shadows = min(config.evidence.counts())
+    if shadows < terms.audit.least_shadows:
+        raise TaskError(
+            f"audits at a rate of {terms.audit.rate} need {terms.audit.least_shadows} shadow models in every round, "
+            f"and [evidence] gives {shadows}; raise evidence.shadows and evidence.later, or audit.rate"
+        )
 
 
 def _too_expensive(terms: Terms) -> FieldError:

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from cryptography.hazmat.primitives.hashes import SHA256
 
-from coordinator import payouts
+from coordinator import audits, payouts
 from coordinator.backup import Manifest, write_backup
 from coordinator.banking import PaymentFiles, checked_account, checked_payer, payment_files
 from coordinator.blobs import BlobStore, open_blobs
@@ -27,22 +27,26 @@ from coordinator.config import ServiceConfig
 from coordinator.control_socket import notify
 from coordinator.errors import FolderError, TaskError
 from coordinator.folder import StateFolder
+from coordinator.history import merged_before, round_start
 from coordinator.identity import Invitation, invite
 from coordinator.metrics import Metrics
 from coordinator.opening import PreparedTask
+from coordinator.reputation import reputation_of
 from coordinator.revocations import CarriedOver, carry_over, check_copy, earlier_keys, forgotten
 from coordinator.scoring import make_scorer
 from coordinator.states import Progress
+from coordinator.storage.audits import AuditRow
 from coordinator.storage.identities import ParticipantRow
 from coordinator.storage.lease import served
 from coordinator.storage.payouts import BankAccountRow, FundingRow
 from coordinator.storage.rounds import Retention, RoundRow
-from coordinator.storage.submissions import ClaimRow, FailureRow
+from coordinator.storage.submissions import ClaimRow, FailureRow, ModelRow
 from coordinator.storage.tasks import TaskRow
 from coordinator.transaction import Transaction
 from fedpeer.audit.sql.database import Database, parse_url, sqlite_file
 from fedpeer.audit.sql.errors import StorageError
 from fedpeer.audit.sql.ledger_store import SignedLog
+from fedpeer.protocol.audit_folder import AuditOrder, Brought
 from fedpeer.protocol.certificates import (
     Identity,
     authority_id,
@@ -50,11 +54,13 @@ from fedpeer.protocol.certificates import (
     issuer_id,
     load_certificate,
 )
+from mechanism.audit_verdict import AuditVerdict
 from mechanism.ledger.entries import CONFIRMED, WITHDRAWN, aggregation
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.note import VerificationKey
 from mechanism.ledger.openings import Openings
 from mechanism.lifecycle import State
+from mechanism.reputation import Reputation
 
 Result = TypeVar("Result")
 
@@ -121,12 +127,14 @@ class Enrolment:
 
     Attributes:
         standing: "enrolled", "expired" or "revoked".
+        organisation: whom it is of; empty: one by itself.
     """
 
     id: str
     enrolled_at: float
     certificate_expires: float
     standing: str
+    organisation: str = ""
 
 
 class Standing(StrEnum):
@@ -255,9 +263,10 @@ class Operator:
         self._transact.stop()
         self._database.close()
 
-    def invite(self, participant_id: str) -> Invitation:
-        """A new invitation; earlier unused ones of the same participant are withdrawn."""
-        return self._act(lambda t: invite(t.market, participant_id, t.now))
+    def invite(self, participant_id: str, organisation: str = "") -> Invitation:
+        """A new invitation; earlier unused ones of the same participant are withdrawn. Arguments as of
+        `coordinator.identity.invite`."""
+        return self._act(lambda t: invite(t.market, participant_id, t.now, organisation))
 
     def withdraw(self, invitation: Invitation) -> None:
         """Ends an invitation that nobody was given, and any other of its participant."""
@@ -325,6 +334,64 @@ class Operator:
             return report_of(t, _task(t, task_id))
 
         return self._act(act)
+
+    def reputation(self, participant_id: str) -> Reputation:
+        """A participant's standing across tasks. Raises TaskError where nobody of that name has enrolled."""
+
+        def read(t: Transaction) -> Reputation:
+            if t.market.participant(participant_id) is None:
+                raise TaskError(
+                    f"there is no participant {participant_id!r}; `participants` lists those who enrolled"
+                )
+            return reputation_of(t, participant_id)
+
+        return self._transact.look(read)
+
+    def audits(self, task_id: str) -> list[AuditRow]:
+        """Everyone's that was drawn. Raises TaskError where there is no such task, or its terms have no audits."""
+
+        def read(t: Transaction) -> list[AuditRow]:
+            row = _task(t, task_id)
+            audits.section(row)
+            return t.market.audits(row.id)
+
+        return self._transact.look(read)
+
+    def order_audit(self, task_id: str, round_: int, participant_id: str, folder: Path) -> AuditOrder:
+        """Writes what the auditor of a submission needs to a new folder.
+
+        Raises:
+            TaskError: no such audit is awaited.
+            AuditFolderError: the folder is there, or cannot be written.
+        """
+        blobs = self._blobs()
+        ordered = self._transact.look(
+            lambda t: audits.order(t, _task(t, task_id), blobs, round_, participant_id)
+        )
+        _kept(lambda: blobs.fetch(ordered.start_sha256))
+        ordered.write(folder)
+        return ordered
+
+    def record_audit(self, folder: Path) -> tuple[Brought, AuditVerdict]:
+        """Measures what an auditor has brought and records it with its verdict. It trains models: minutes.
+
+        Raises:
+            TaskError: it is not the audit that is awaited, or it cannot be measured; nothing was recorded.
+        """
+        brought, blobs = Brought.read(folder), self._blobs()
+        said = brought.statement
+
+        def look(t: Transaction) -> tuple[TaskRow, audits.Ground, list[RoundRow], dict[int, list[ModelRow]]]:
+            row = _task(t, said.task_id)
+            ground = audits.ground(t, row, blobs, brought)
+            rounds = [r for r in t.market.rounds(row.id) if r.round <= said.round]
+            return row, ground, rounds, merged_before(t, row, said.round)
+
+        row, ground, rounds, merged = self._transact.look(look)
+        start = _kept(lambda: round_start(row, blobs, rounds, merged))
+        findings = audits.measured(row, start, ground, brought)
+        verdict = self._act(lambda t: audits.record(t, _task(t, said.task_id), ground, findings))
+        return brought, verdict
 
     def task(self, task_id: str) -> TaskReport:
         """Raises TaskError where there is no such task."""
@@ -483,7 +550,9 @@ class Operator:
                 return "revoked"
             return "expired" if expires[row.id] < now else "enrolled"
 
-        return [Enrolment(p.id, p.enrolled_at, expires[p.id], standing(p)) for p in people]
+        return [
+            Enrolment(p.id, p.enrolled_at, expires[p.id], standing(p), p.organisation or "") for p in people
+        ]
 
     def ledger_size(self) -> int:
         return self._transact.look(lambda t: t.ledger.size())
@@ -677,6 +746,17 @@ def _check_unused(t: Transaction, task_id: str) -> None:
 def _check_money(t: Transaction, prepared: PreparedTask) -> None:
     payouts.check_price(t, prepared.row.terms)
     payouts.check_funded(t, prepared.row.terms)
+
+
+def _kept(find: Callable[[], Result]) -> Result:
+    """What model files give. Raises TaskError where one of them is gone."""
+    try:
+        return find()
+    except FileNotFoundError as error:
+        raise TaskError(
+            f"{error.filename} is not there any more: without the round's models nothing can be audited; restore the "
+            "file from a backup"
+        ) from None
 
 
 def _task(t: Transaction, task_id: str) -> TaskRow:

@@ -10,10 +10,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from coordinator.errors import PayoutError
+from coordinator.storage.audits import CONVICTED, REFUNDED
 from coordinator.storage.payouts import BankAccountRow, FundingRow, PayoutLineRow, PayoutRow
+from coordinator.storage.tasks import TaskRow
 from coordinator.transaction import Transaction
 from mechanism.ledger import entries
 from mechanism.ledger.accounts import Owed, escrow, learner, paid, payable
+from mechanism.ledger.audit_entries import loss_id
+from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import PostingError
 from mechanism.price import Price, credits_text
 from mechanism.terms import Terms, identifier
@@ -359,10 +363,21 @@ def fund(t: Transaction, learner_id: str, reference: str, micro: int) -> tuple[F
     return row, True
 
 
+def _taken_by_audits(t: Transaction, row: TaskRow) -> int:
+    """What has gone back to who pays a task: pay that nobody audited in time, and what those lost who failed."""
+    rows = t.market.audits(row.id)
+    convicted = sorted({a.participant_id for a in rows if a.stage == CONVICTED})
+    places = t.ledger_store.find([loss_id(row.id, name) for name in convicted]).values()
+    losses = [Entry.parse(next(iter(t.ledger_store.entries(place, 1)))) for place in places]
+    return sum(a.question_micro for a in rows if a.stage == REFUNDED) + sum(
+        transfer.micro for entry in losses for transfer in entry.transfers
+    )
+
+
 def learner_statement(t: Transaction, learner_id: str) -> dict[str, Any]:
     """What a learner paid in, what its tasks have reserved and spent, and what is left; all in micro-credits.
 
-        free = deposits - withdrawals - spent + lost stakes - reserved
+        free = deposits - withdrawals - spent + lost stakes + what audits took - reserved
 
     Raises:
         PayoutError: it has never paid in.
@@ -385,6 +400,7 @@ def learner_statement(t: Transaction, learner_id: str) -> dict[str, Any]:
                 "reserved_micro": account.credits_pending,
                 "spent_micro": account.credits_posted,
                 "stakes_lost_micro": lost,
+                "audits_took_micro": _taken_by_audits(t, row),
             }
         )
     held = t.ledger.balance(learner(learner_id))

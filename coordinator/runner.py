@@ -22,12 +22,12 @@ from coordinator.clock import Clock
 from coordinator.commits import Transactions
 from coordinator.derivation import chain_secret
 from coordinator.errors import CoordinatorError, TaskError
+from coordinator.history import merged_before, round_start
 from coordinator.live import Feed, Presence, Reported, Shadows
 from coordinator.metrics import Metrics
 from coordinator.notices import Refused
 from coordinator.receiving import Uploads
 from coordinator.scoring import (
-    EarlierRound,
     Parts,
     Quality,
     RoundStart,
@@ -44,6 +44,7 @@ from coordinator.states import (
     Cancel,
     Close,
     CloseRound,
+    EndAudits,
     OpenRound,
     Progress,
     Select,
@@ -64,8 +65,7 @@ from fedpeer.protocol.faults import Outlook, outlook
 from fedpeer.protocol.model_file import ModelFileError
 from fedpeer.protocol.submission import Submission
 from fedpeer.terminal import printable
-from mechanism.evidence import KEPT_BROADCASTS
-from mechanism.lifecycle import State, needs_evidence
+from mechanism.lifecycle import State
 from mechanism.peers import Draw, round_seed
 from mechanism.settlement import Settlement
 from mechanism.unmeasured import missing
@@ -375,6 +375,8 @@ class TaskRunner:
                     seen = await self._carry_out(lambda t: t.close_round(row, absent))
                 case Settle():
                     seen = await self._settle(row)
+                case EndAudits():
+                    seen = await self._carry_out(lambda t: t.end_audits(row))
                 case Close():
                     seen = await self._carry_out(lambda t: t.close(row))
                 case Cancel(reason):
@@ -420,30 +422,17 @@ class TaskRunner:
             self._preparation.add_done_callback(_report)
 
     async def _prepare_round(self, row: TaskRow) -> None:
-        before = await self._work.transact.read(lambda t: (t.market.rounds(row.id), _merged_before(t, row)))
+        before = await self._work.transact.read(
+            lambda t: (t.market.rounds(row.id), merged_before(t, row, row.round))
+        )
         with self._work.tracing.span("evidence prepared ahead", task=row.id, round=row.round):
-            await self._work.transact.compute(lambda: self._prepared_ahead(self._start(*before)))
+            await self._work.transact.compute(
+                lambda: self._prepared_ahead(round_start(row, self._work.blobs, *before))
+            )
 
     def _prepared_ahead(self, start: RoundStart) -> None:
         scoring, self._computing_since = self._scoring(), time.monotonic()
         scoring.prepare(start)
-
-    def _start(self, rounds: Sequence[RoundRow], merged: Mapping[int, Sequence[ModelRow]]) -> RoundStart:
-        """What the last of the rounds starts from; `merged` were the models in those before."""
-        *before, opened = rounds
-        blobs, most = self._work.blobs, self._live.row.terms.recipe.samples
-        history = tuple(
-            EarlierRound(
-                # Evidence opens those alone that it looks back on.
-                (blobs.fetch if r.round in merged else blobs.path)(r.start_model),
-                {
-                    m.participant_id: (blobs.fetch(m.model_sha256), min(m.samples, most))
-                    for m in merged.get(r.round, ())
-                },
-            )
-            for r in before
-        )
-        return RoundStart(opened.round, blobs.fetch(opened.start_model), opened.start_model, history)
 
     def _scoring(self) -> Scorer:
         """The task's scorer, made where it is first needed: in the scoring thread, it may load data."""
@@ -510,7 +499,7 @@ class TaskRunner:
             for name, model in sorted(closed.models.items())
         ]
         scoring, self._computing_since = self._scoring(), time.monotonic()
-        scored = scoring.score(self._start(closed.rounds, closed.merged), submissions)
+        scored = scoring.score(round_start(row, blobs, closed.rounds, closed.merged), submissions)
         parts = merged_parts(scored, submissions, row.terms.recipe.samples)
         merged = self._merged(row, closed.rounds, parts)
         return _Outcome(scored, merged, self._scoring().evaluate(blobs.fetch(merged.model_sha256)))
@@ -572,19 +561,8 @@ def _closed_round(t: Transaction, row: TaskRow) -> _ClosedRound:
         models={m.participant_id: m for m in t.market.models(row.id, row.round)},
         reasons={f.participant_id: f.reason for f in t.market.failures(row.id, row.round)},
         rounds=t.market.rounds(row.id),
-        merged=_merged_before(t, row),
+        merged=merged_before(t, row, row.round),
     )
-
-
-def _merged_before(t: Transaction, row: TaskRow) -> dict[int, list[ModelRow]]:
-    """Of the settled rounds that evidence looks back on, the models that counted."""
-    if not needs_evidence(row.terms.rule.name):
-        return {}
-    found = {}
-    for round_ in range(max(1, row.round - KEPT_BROADCASTS), row.round):
-        scored = {s.participant_id for s in t.market.round_settlements(row.id, round_) if s.assessment.scored}
-        found[round_] = [m for m in t.market.models(row.id, round_) if m.participant_id in scored]
-    return found
 
 
 def _passes(error: Exception) -> bool:

@@ -176,6 +176,14 @@ class ShadowModels(Scorer):
         found = self._evidence.assess(self._ensemble(start), submissions, self._broadcasts(start))
         return Scored(found.assessments, found.record)
 
+    def remeasure(
+        self, start: RoundStart, weights: Path
+    ) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...], str]:
+        """What an audit by re-training rests on (`ShadowEvidence.remeasure`), and the digest of the round's shadows."""
+        ensemble = self._ensemble(start)
+        found = self._evidence.remeasure(ensemble, open_model(weights).weights(), self._broadcasts(start))
+        return (*found, ensemble.ensemble.shadows_sha256)
+
     def _ensemble(self, start: RoundStart) -> "ShadowEnsemble":
         return self._evidence.prepare(
             open_model(start.model).weights(), start.round, self._broadcasts(start), start.model_sha256.hex()

@@ -26,6 +26,7 @@ class Progress:
         selected: who trains.
         delivered: those of them that delivered a model for this round in time.
         failed: those of them that reported that they cannot.
+        audits_due: when the first thing that an audit awaits is over; None where none is pending.
         absent: those of them that have shown no sign of life for longer than the grace period.
     """
 
@@ -37,6 +38,7 @@ class Progress:
     delivered: frozenset[str] = frozenset()
     failed: frozenset[str] = frozenset()
     absent: frozenset[str] = frozenset()
+    audits_due: float | None = None
 
     @property
     def outstanding(self) -> frozenset[str]:
@@ -74,6 +76,11 @@ class Settle:
 
 
 @dataclass(frozen=True)
+class EndAudits:
+    """What audits await has not come in time."""
+
+
+@dataclass(frozen=True)
 class Close:
     """All rounds are settled."""
 
@@ -92,7 +99,11 @@ class Wait:
     until: float | None
 
 
-Step = BeginEffort | Select | OpenRound | CloseRound | Settle | Close | Cancel | Wait
+Step = BeginEffort | Select | OpenRound | CloseRound | Settle | EndAudits | Close | Cancel | Wait
+
+
+#: States in which an audit may be pending and nothing is being computed.
+_AUDITED_IN = (State.TRAINING, State.SETTLED)
 
 
 def next_step(schedule: Schedule, progress: Progress, now: float) -> Step:
@@ -103,6 +114,19 @@ def next_step(schedule: Schedule, progress: Progress, now: float) -> Step:
         progress: what is recorded of it.
         now: seconds since the epoch.
     """
+    due = progress.audits_due
+    if due is None or progress.state not in _AUDITED_IN:
+        return _next_step(schedule, progress, now)
+    if now >= due:
+        return EndAudits()
+    step = _next_step(schedule, progress, now)
+    if isinstance(step, Close):
+        return Wait(due)
+    return Wait(min(due, step.until or due)) if isinstance(step, Wait) else step
+
+
+def _next_step(schedule: Schedule, progress: Progress, now: float) -> Step:
+    """The same but for audits."""
     match progress.state:
         case State.OPEN:
             return BeginEffort()

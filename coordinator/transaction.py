@@ -5,17 +5,27 @@
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 from uuid import uuid4
 
 from sqlalchemy import Connection
 
+from coordinator.admission import mark_of
 from coordinator.aggregation import Merged
 from coordinator.errors import TaskError
 from coordinator.identity import Enrolled
 from coordinator.opening import PreparedTask
 from coordinator.scoring import Quality, judgement
+from coordinator.storage.audits import (
+    APPEALED,
+    CONVICTED,
+    FAILED,
+    OPEN,
+    REFUNDED,
+    RELEASED,
+    AuditRow,
+)
 from coordinator.storage.rounds import SettlementRow
 from coordinator.storage.store import MarketStore
 from coordinator.storage.submissions import ClaimRow, FailureRow, ModelRow, ModelStanding, ReceiptRow
@@ -23,11 +33,13 @@ from coordinator.storage.tasks import StaleTask, TaskRow
 from fedpeer.audit.sql.ledger_store import SqlLedgerStore
 from fedpeer.protocol.certificates import certificate_key, load_certificate, load_public_key
 from fedpeer.protocol.errors import Code, FieldViolation, Refusal
+from mechanism.audit import UNANSWERED, UNAPPEALED, UNVISITED
 from mechanism.canonical import Json, canonical_digest, parse_canonical
 from mechanism.dispute import Review, disputes_possible, review
 from mechanism.ledger import entries
-from mechanism.ledger.accounts import escrow, payable, reservation_id
+from mechanism.ledger.accounts import escrow, held, payable, reservation_id
 from mechanism.ledger.appending import Ledger
+from mechanism.ledger.audit_entries import audit_end, held_entries, question_micro
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.key_history import fingerprint
 from mechanism.ledger.note import Checkpoint, Note
@@ -88,7 +100,7 @@ class Transaction:
         row = prepared.row
         self.market.add_task(row)
         self.market.add_event(row.id, State.OPEN, 0, None, {}, self.now)
-        self._record(*entries.terms_entries(row.terms), self._transition(row.id, 0, State.OPEN))
+        self.record(*entries.terms_entries(row.terms), self._transition(row.id, 0, State.OPEN))
 
     def enrol(self, enrolled: Enrolled) -> None:
         """Records a participant's key.
@@ -108,7 +120,7 @@ class Transaction:
                 "expected: move key.pem out of its state folder, and enrol again.",
                 violations=[FieldViolation("certificate_signing_request", "a key that no name ever had")],
             )
-        self._record(made)
+        self.record(made)
 
     def revoke(self, participant_id: str, reason: str) -> None:
         """Ends a participant's standing; none of the keys that it ever had counts for anything from here on."""
@@ -120,14 +132,17 @@ class Transaction:
         gone = {e.id: e for e in (entries.revocation(row.id, key, reason) for key in issued)}
         known = self.ledger_store.find(list(gone))
         self.market.revoke(participant_id, self.now)
-        self._record(*(entry for name, entry in gone.items() if name not in known))
+        self.record(*(entry for name, entry in gone.items() if name not in known))
 
     # What participants do
 
     def add_claim(
         self, task: TaskRow, statement: ClaimStatement, signature: bytes, opening: ClaimOpening
     ) -> ReceiptRow:
-        index = self._record(entries.claim(statement, signature, opening, self.ledger.keys()))
+        organisation = mark_of(self.market, task, statement.participant_id)
+        index = self.record(
+            entries.claim(statement, signature, opening, self.ledger.keys(), organisation or b"")
+        )
         self.market.add_claim(
             task.id,
             ClaimRow(
@@ -136,6 +151,7 @@ class Transaction:
                 selected=False,
                 draw_head=statement.draw_head,
                 counts_commitment=statement.counts_commitment,
+                organisation=organisation,
             ),
         )
         return self._receipt(statement, 0, index, late=False)
@@ -163,7 +179,7 @@ class Transaction:
     ) -> ReceiptRow:
         """Records a model that came whole; a late one counts for nothing."""
         sequence = self.begin_upload(statement, standing)
-        index = self._record(entries.model(statement, signature, sequence, late, opening, self.ledger.keys()))
+        index = self.record(entries.model(statement, signature, sequence, late, opening, self.ledger.keys()))
         if not late:
             self.market.add_model(
                 statement.task_id,
@@ -180,7 +196,7 @@ class Transaction:
 
     def open_dispute(self, task: TaskRow, participant_id: str, counts: Sequence[int], salt: bytes) -> int:
         """Records that counts were opened, and keeps them; returns where that stands in the ledger."""
-        return self._record(entries.dispute(task.id, participant_id, self._at(task.id), counts, salt))
+        return self.record(entries.dispute(task.id, participant_id, self.at(task.id), counts, salt))
 
     def disputed(self, task_id: str, names: Sequence[str]) -> dict[str, int]:
         """Those of `names` that have opened their counts, and where that stands in the ledger."""
@@ -198,7 +214,7 @@ class Transaction:
 
     def add_failure(self, task: TaskRow, report: FailureReport) -> ReceiptRow:
         """Records that a participant cannot deliver in the current round."""
-        index = self._record(entries.failure(*vars(report).values()))
+        index = self.record(entries.failure(*vars(report).values()))
         row = FailureRow(report.participant_id, report.round, report.reason, self.now)
         self.market.add_failure(task.id, row)
         return self._receipt(report, report.round, index, late=False)
@@ -224,9 +240,9 @@ class Transaction:
             )
 
     def begin_effort(self, task: TaskRow) -> None:
-        deadline = self._time(task.id) + task.terms.schedule.effort_seconds
+        deadline = self.time(task.id) + task.terms.schedule.effort_seconds
         self.market.advance(task, State.EFFORT, now=self.now, deadline=deadline)
-        self._record(self._transition(task.id, 0, State.EFFORT))
+        self.record(self._transition(task.id, 0, State.EFFORT))
         self.notice("task.opened", {"deadline": deadline}, task.id)
 
     def select(self, task: TaskRow, selection: Selection) -> None:
@@ -240,12 +256,10 @@ class Transaction:
         chosen = selection(task.terms, claims)
         self.market.select_participants(task.id, chosen)
         self.market.advance(task, State.SELECTED, now=self.now, detail={"selected": chosen})
-        self._record(
-            *entries.selection_entries(task.id, chosen), self._transition(task.id, 0, State.SELECTED)
-        )
+        self.record(*entries.selection_entries(task.id, chosen), self._transition(task.id, 0, State.SELECTED))
 
     def open_round(self, task: TaskRow, round_: int, size: int) -> None:
-        deadline = self._time(task.id) + task.terms.schedule.round_seconds
+        deadline = self.time(task.id) + task.terms.schedule.round_seconds
         self.market.advance(
             task,
             State.TRAINING,
@@ -255,7 +269,7 @@ class Transaction:
             detail={"model_sha256": task.model.hex(), "model_bytes": size},
         )
         self.market.open_round(task.id, round_, task.model, size, self.now)
-        self._record(self._transition(task.id, round_, State.TRAINING))
+        self.record(self._transition(task.id, round_, State.TRAINING))
         self.notice("round.opened", {"round": round_, "deadline": deadline}, task.id)
 
     def close_round(self, task: TaskRow, absent: Collection[str] = ()) -> None:
@@ -272,7 +286,7 @@ class Transaction:
             raise StaleTask(f"models of round {task.round} of task {task.id} are taken until its deadline")
         self.market.advance(task, State.SCORED, now=self.now)
         self.market.update_round(task.id, task.round, closed_at=self.now)
-        self._record(*entries.closing_entries(task.id, task.round, self._at(task.id), awaited))
+        self.record(*entries.closing_entries(task.id, task.round, self.at(task.id), awaited))
 
     def settle(
         self,
@@ -299,19 +313,20 @@ class Transaction:
             self._meetings(task),
         )
         figures = {} if quality is None else quality.figures()
-        self._record(
+        self.record(
             *judgement(task.terms, task.round, ordered, evidence),
             self._transition(task.id, task.round, State.SCORED),
         )
         places = {r.id: r.index for r in self.ledger.append(settled)}
-        self._record(
+        self.record(
             entries.aggregation(task.id, task.round, model, figures, merged.state_sha256),
             self._transition(task.id, task.round, State.SETTLED),
         )
         self._settle_rows(task, settlement, ordered, places)
+        self._add_audits(task, settlement)
         size = self.ledger.size()
         last = task.round == task.terms.schedule.rounds
-        window = self._time(task.id) + task.terms.schedule.dispute_seconds if disputable and last else None
+        window = self.time(task.id) + task.terms.schedule.dispute_seconds if disputable and last else None
         self.market.advance(
             task, State.SETTLED, now=self.now, deadline=window, model=model, detail={"ledger_size": size}
         )
@@ -337,9 +352,30 @@ class Transaction:
         Raises:
             StaleTask: disputes may still be opened.
         """
+        if self.market.audits_due(task.id) is not None:
+            raise StaleTask(f"audits of task {task.id} are pending")
         if task.deadline is not None and not self._over(task):
             raise StaleTask(f"disputes of task {task.id} are taken until its deadline")
         self._end(task, State.CLOSED, "")
+
+    def end_audits(self, task: TaskRow) -> None:
+        """Ends what audits await and nobody has brought in time."""
+        for row in self.market.audits(task.id):
+            if row.due_at is None or self.now < row.due_at:
+                continue
+            why = {OPEN: UNVISITED, FAILED: UNAPPEALED, APPEALED: UNANSWERED}[row.stage]
+            ended = audit_end(
+                task.terms, row.round, row.participant_id, why, row.question_micro, self.at(task.id)
+            )
+            self.record(ended)
+            stage, words = RELEASED, f"The time for it is over: {why}."
+            if why == UNAPPEALED:
+                stage, words = CONVICTED, row.explanation
+            elif (
+                why == UNVISITED and task.terms.audit is not None and task.terms.audit.unaudited == "refunded"
+            ):
+                stage = REFUNDED
+            self.market.set_audit(task.id, replace(row, stage=stage, due_at=None, explanation=words))
 
     def cancel(self, task: TaskRow, reason: str) -> None:
         """Refunds what is not yet paid."""
@@ -371,26 +407,54 @@ class Transaction:
         detail = {"reason": reason} if reason else {}
         self.market.advance(task, state, now=self.now, reason=reason or None, detail=detail)
         rounds = range(1, task.terms.schedule.rounds + 1)
-        held = self.ledger_store.reservations([reservation_id(task.id, r) for r in rounds])
-        unresolved = [r for r in rounds if not held[reservation_id(task.id, r)].resolved]
+        reserved = self.ledger_store.reservations([reservation_id(task.id, r) for r in rounds])
+        unresolved = [r for r in rounds if not reserved[reservation_id(task.id, r)].resolved]
         people = [claim.participant_id for claim in self.market.claims(task.id)]
         stakes = self.ledger.stakes(task.id, people)
-        self._record(
+        convicted = {a.participant_id for a in self.market.audits(task.id) if a.stage == CONVICTED}
+        self.record(
             *entries.ending_entries(
                 task.id,
                 task.round,
                 state,
                 unresolved,
                 stakes,
-                self._at(task.id),
+                self.at(task.id),
                 reason,
                 self._awards(task),
+                self._left_held(task, people, stakes, convicted),
+                convicted,
             )
         )
         self.notice(f"task.{state.value.lower()}", {"round": task.round, **detail}, task.id)
         owed = self.ledger_store.balances([payable(name) for name in people])
         if due := sum(balance.free for balance in owed.values()):
             self.notice("payout.due", {"payable_micro": due}, task.id)
+
+    def _add_audits(self, task: TaskRow, settlement: Settlement) -> None:
+        """Of those whom the round's draw key has drawn."""
+        audit = task.terms.audit
+        if audit is None:
+            return
+        due = self.time(task.id) + audit.seconds
+        self.market.add_audits(
+            task.id,
+            [
+                AuditRow(task.round, line.participant_id, question_micro(audit, line), OPEN, due)
+                for line in settlement.payments
+                if line.audited
+            ],
+        )
+
+    def _left_held(
+        self, task: TaskRow, people: Sequence[str], stakes: Mapping[str, int], convicted: Collection[str]
+    ) -> list[Entry]:
+        if task.terms.audit is None:
+            return []
+        accounts = {held(task.id, name): name for name in people}
+        found = self.ledger_store.balances(sorted(accounts))
+        helds = {name: found[a].holds if a in found else 0 for a, name in accounts.items()}
+        return held_entries(task.terms, helds, stakes, convicted)
 
     def _meetings(self, task: TaskRow) -> Meetings:
         """Who was scored against whom in the rounds before, as the log has it, where a draw hangs on that."""
@@ -446,6 +510,8 @@ class Transaction:
                 "penalty_micro": line.penalty_micro,
                 "withheld_micro": line.withheld_micro,
                 "stake_lost_micro": line.stake_lost_micro,
+                "held_micro": line.held_micro,
+                "audited": bool(line.audited),
                 "peers": list(line.peers),
                 "assessment": entries.assessment_record(assessment),
             }
@@ -471,12 +537,13 @@ class Transaction:
         return receipt
 
     def _transition(self, task_id: str, round_: int, state: State) -> Entry:
-        return entries.transition(task_id, round_, state, self._at(task_id))
+        return entries.transition(task_id, round_, state, self.at(task_id))
 
-    def _at(self, task_id: str) -> str:
-        return entries.timestamp(self._time(task_id))
+    def at(self, task_id: str) -> str:
+        """The same as entries write it."""
+        return entries.timestamp(self.time(task_id))
 
-    def _time(self, task_id: str) -> float:
+    def time(self, task_id: str) -> float:
         """When a task takes a step now: not before its last one, though a clock may be set back."""
         return max(self.now, self.market.latest_event_at(task_id))
 
@@ -484,7 +551,7 @@ class Transaction:
         """Whether the task's phase is over, by the time that this transaction is recorded with."""
         return task.deadline is not None and self.now >= task.deadline
 
-    def _record(self, *recorded: Entry) -> int:
+    def record(self, *recorded: Entry) -> int:
         """Appends entries and keeps what they commit to; returns the index of the last."""
         appended = self.ledger.append(recorded)
         self.market.add_openings(appended[0].index, recorded)

@@ -37,6 +37,9 @@ _GROUPS = {
     "participant": _Command("participant.cli", "app", "Take part: enrol, train, earn."),
     "ledger": _Command("fedpeer.audit.cli", "app", "Read and check a ledger, offline or from a coordinator."),
     "worker": _Command("coordinator.worker_cli", "app", "Train shadow models for a coordinator elsewhere."),
+    "audit": _Command(
+        "fedpeer.cli.audit", "app", "Audit by re-training: an auditor's key, the audit on site."
+    ),
     "console": _Command(
         "fedpeer.console.command", "app", "Serve a market's web pages; make links to sign in."
     ),
@@ -90,6 +93,7 @@ _USER_ERRORS = (
     ("participant.errors", "SessionTakenOverError", 5),
     ("participant.errors", "ParticipantError", 3),
     ("fedpeer.cli.errors", "CommandError", 2),
+    ("fedpeer.protocol.audit_folder", "AuditFolderError", 2),
     ("fedpeer.console.errors", "ConsoleError", 2),
 )
 

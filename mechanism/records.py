@@ -1,6 +1,6 @@
 """Dataclasses as canonical JSON records, and back. A value has one record, and a record that is read is that one.
 
-    int, str              as they are
+    int, str, bool        as they are
     bytes                 hexadecimal, lower case
     Decimal, Fraction     plain notation ("0.5"); lowest terms ("1/3", "2")
     tuple[T, ...]         a list
@@ -262,6 +262,7 @@ def _read_hex(path: str, value: Any) -> bytes:
 
 _SCALARS: dict[Any, tuple[Read, Write]] = {
     int: _plain(int, "an integer"),
+    bool: _plain(bool, "true or false"),
     str: _plain(str, "a string"),
     bytes: (_read_hex, bytes.hex),
     Decimal: _number(decimal, decimal_text, "a decimal"),

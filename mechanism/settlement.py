@@ -18,7 +18,8 @@ largest remainder: the sum is rounded down, and the units that the single floors
 fractions, ties in participant-id order. What remains of the sum, below one micro-credit, is taken from escrow
 as one micro-credit into the rounding account.
 
-A stake is held back from a participant's earnings until it reaches the terms' amount; a refuted claim loses it.
+A stake is held back from a participant's earnings until it reaches the terms' amount; a refuted claim loses it. Where
+the terms have audits (`mechanism.audit`), what is left of a round that is audited is held, and a share of every other.
 
 Sources: Pang et al. 2025, equation (7) for the payment; docs/mechanism.md for the corrections.
 """
@@ -191,6 +192,8 @@ class Payment(Readable):
         paid_micro: what it earns in this round.
         withheld_micro: the part of it that goes to the stake.
         stake_lost_micro: what a refuted claim costs of the stake held so far.
+        held_micro: the part of it that is held for audits.
+        audited: whether it is to be audited; None where the terms have no audits.
     """
 
     participant_id: str
@@ -201,12 +204,16 @@ class Payment(Readable):
     paid_micro: int
     withheld_micro: int
     stake_lost_micro: int
+    held_micro: int = 0
+    audited: bool | None = None
 
     def __str__(self) -> str:
         return (
             f"{self.participant_id}: paid {self.paid_micro} micro-credits, of {self.gross_micro} before a penalty of "
             f"{self.penalty_micro} and a fee of {self.fee_micro}, against {', '.join(self.peers) or 'nobody'}; "
             f"{self.withheld_micro} held back, {self.stake_lost_micro} of the stake lost"
+            + ("" if self.audited is None else f", {self.held_micro} held for audits")
+            + (", and it is audited" if self.audited else "")
         )
 
 
@@ -311,6 +318,8 @@ def settle_round(
     most_stake, lines = terms.rule.stake_micro, []
     for name, assessment in by_id.items():
         paid, held = paid_of.get(name, 0), stakes.get(name, 0) if stakes else 0
+        withheld = 0 if assessment.refuted else min(paid, max(0, most_stake - held))
+        audited, kept = _audited(terms, draw, name, paid, withheld)
         lines.append(
             Payment(
                 participant_id=name,
@@ -319,11 +328,22 @@ def settle_round(
                 penalty_micro=penalty_of.get(name, 0),
                 fee_micro=fee_of.get(name, 0),
                 paid_micro=paid,
-                withheld_micro=0 if assessment.refuted else min(paid, max(0, most_stake - held)),
+                withheld_micro=withheld,
                 stake_lost_micro=min(held, most_stake) if assessment.refuted else 0,
+                held_micro=kept,
+                audited=audited,
             )
         )
     return Settlement(terms.task_id, round_, draw, tuple(lines), rounding)
+
+
+def _audited(terms: Terms, draw: Draw, name: str, paid: int, withheld: int) -> tuple[bool | None, int]:
+    """Whether a payment is audited, and what of it is held for audits."""
+    audit = terms.audit
+    if audit is None:
+        return None, 0
+    rest, audited = paid - withheld, paid > 0 and audit.draws(draw.key, name)
+    return audited, rest if audited else audit.held(rest)
 
 
 def drawn_peers(

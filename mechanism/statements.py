@@ -9,6 +9,7 @@ What a statement says of a participant's data is not in it: it commits to that b
 (`ClaimOpening`, `ModelOpening`), which goes to the coordinator beside the statement and is not published.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -19,14 +20,19 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from mechanism.audit import MAX_REMARK
 from mechanism.canonical import Json, canonical_digest
 from mechanism.errors import FieldError
 from mechanism.peers import DRAW_BYTES
+from mechanism.ranges import whole
 from mechanism.records import Recorded
 from mechanism.terms import identifier
 
 #: Places after the point of an effort coefficient.
 EFFORT_PLACES = 6
+
+#: What no remark has.
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 #: Bytes of a nonce; enough that it never repeats.
 NONCE_BYTES = 16
@@ -47,6 +53,8 @@ class ClaimStatement(Recorded):
         counts_commitment: of the counts after the effort (`commit_counts`), 32 bytes; a dispute opens it.
         draw_head: head of the chain of the participant's draw shares (`mechanism.peers`), 32 bytes.
         nonce: from the coordinator.
+        samples_root: commitment to the samples (`mechanism.sample_tree`), 32 bytes; empty where the terms have no
+            audits.
     """
 
     what: ClassVar[str] = "statement"
@@ -59,12 +67,15 @@ class ClaimStatement(Recorded):
     counts_commitment: bytes
     draw_head: bytes
     nonce: bytes
+    samples_root: bytes = field(default=b"", metadata={"optional": True})
 
     def __post_init__(self) -> None:
         _header(self)
         _committed("commitment", self.commitment)
         _committed("counts_commitment", self.counts_commitment)
         _drawn("draw_head", self.draw_head)
+        if len(self.samples_root) not in (0, 32):
+            raise FieldError("samples_root", self.samples_root.hex(), "32 bytes, or none")
 
 
 @dataclass(frozen=True)
@@ -90,6 +101,65 @@ class ClaimOpening(Recorded):
         if not 0 <= self.degree <= 1:
             raise FieldError("degree", self.degree, "a rational in [0, 1]")
         check_salt(self.salt)
+
+
+@dataclass(frozen=True)
+class AuditStatement(Recorded):
+    """What an auditor has found where a participant's samples are.
+
+    Attributes:
+        task_id, terms_digest, participant_id, round: whose submission is audited.
+        number: 1, or 2 after an appeal.
+        start_sha256: of the model that the round began from.
+        samples_root: that the opened samples give with their salt, 32 bytes; empty where none were opened.
+        samples: how many were opened; distinct: of different content; near: that are nearly the same as another.
+        degree: of the opened samples' counts, in [0, 1].
+        accepted: whether the auditor accepts where they come from and how many are nearly the same.
+        remark: why not, or anything else; not longer than `mechanism.audit.MAX_REMARK`.
+        model_sha256: of the file with the re-trained weights, 32 bytes; empty where nothing was trained.
+    """
+
+    what: ClassVar[str] = "statement"
+    kind: ClassVar[str] = "audit"
+    task_id: str
+    terms_digest: bytes = field(metadata={"key": "terms"})
+    participant_id: str
+    round: int
+    number: int
+    start_sha256: bytes
+    samples_root: bytes
+    samples: int
+    distinct: int
+    near: int
+    degree: Fraction
+    accepted: bool
+    remark: str
+    model_sha256: bytes
+
+    def __post_init__(self) -> None:
+        identifier("task_id", self.task_id)
+        identifier("participant_id", self.participant_id)
+        for name, digest in (("terms", self.terms_digest), ("start_sha256", self.start_sha256)):
+            if len(digest) != 32:
+                raise FieldError(name, digest.hex(), "32 bytes of SHA-256")
+        for name in ("samples_root", "model_sha256"):
+            if len(getattr(self, name)) not in (0, 32):
+                raise FieldError(name, getattr(self, name).hex(), "32 bytes, or none")
+        whole("round", self.round, 1)
+        whole("number", self.number, 1, 2)
+        whole("samples", self.samples, 0)
+        whole("distinct", self.distinct, 0, self.samples)
+        whole("near", self.near, 0, self.samples)
+        if not 0 <= self.degree <= 1:
+            raise FieldError("degree", self.degree, "a rational in [0, 1]")
+        if bool(self.samples) != bool(self.samples_root):
+            raise FieldError("samples", self.samples, "some with a root, and none without")
+        if self.model_sha256 and not self.samples:
+            raise FieldError("model_sha256", self.model_sha256.hex(), "none where no samples were opened")
+        if len(self.remark) > MAX_REMARK or _CONTROL.search(self.remark):
+            raise FieldError("remark", self.remark[:60], f"at most {MAX_REMARK} characters, none of control")
+        if not self.accepted and not self.remark.strip():
+            raise FieldError("remark", self.remark, "why the samples are not accepted")
 
 
 @dataclass(frozen=True)
@@ -161,13 +231,17 @@ def check_opened(statement: Statement, opening: StatementOpening) -> None:
         )
 
 
-def sign_statement(statement: Statement, key: ec.EllipticCurvePrivateKey) -> bytes:
+#: What anybody signs.
+Signed: TypeAlias = Statement | AuditStatement
+
+
+def sign_statement(statement: Signed, key: ec.EllipticCurvePrivateKey) -> bytes:
     """The DER signature of the statement's canonical bytes."""
     algorithm = ec.ECDSA(hashes.SHA256(), deterministic_signing=True)
     return key.sign(statement.canonical, algorithm)
 
 
-def signature_holds(statement: Statement, signature: bytes, key: ec.EllipticCurvePublicKey) -> bool:
+def signature_holds(statement: Signed, signature: bytes, key: ec.EllipticCurvePublicKey) -> bool:
     """Whether `signature` is of this statement by the holder of `key`."""
     try:
         key.verify(signature, statement.canonical, ec.ECDSA(hashes.SHA256()))

@@ -12,6 +12,7 @@ from fractions import Fraction
 from math import lcm, prod
 from typing import ClassVar
 
+from mechanism.audit import Audit
 from mechanism.coverage import check_whole_from
 from mechanism.degree import reference_distribution
 from mechanism.errors import FieldError
@@ -184,6 +185,7 @@ class Schedule:
         effort_seconds, round_seconds: how long claims, and the models of a round, are accepted.
         dispute_seconds: how long after the last settlement private counts may still be opened in a dispute;
             0: payments are final at once.
+        identities_per_organisation: participants of one organisation that may claim, >= 1.
     """
 
     rounds: int
@@ -192,12 +194,14 @@ class Schedule:
     effort_seconds: int
     round_seconds: int
     dispute_seconds: int = 0
+    identities_per_organisation: int = field(default=1, metadata={"optional": True})
 
     def __post_init__(self) -> None:
         for name in ("rounds", "effort_seconds", "round_seconds"):
             whole(f"schedule.{name}", getattr(self, name), 1)
         whole("schedule.dispute_seconds", self.dispute_seconds, 0)
         whole("schedule.quorum", self.quorum, MIN_QUORUM)
+        whole("schedule.identities_per_organisation", self.identities_per_organisation, 1)
         if self.capacity < self.quorum:
             raise FieldError("schedule.capacity", self.capacity, f"at least the quorum of {self.quorum}")
 
@@ -261,6 +265,7 @@ class Terms(Recorded, Readable):
         columns: which columns of a table are samples; None where it is no table.
         price: what a credit is paid out as; None where that is not said. All tasks of a log that say it say the same.
         funder: the learner from whose account the budget is reserved; empty: the operator's treasury.
+        audit: who re-trains, how often, and what is held for it; None: nobody.
 
     Raises:
         FieldError: on construction, for any value out of its range.
@@ -287,6 +292,7 @@ class Terms(Recorded, Readable):
     columns: Columns | None = field(default=None, metadata={"optional": True})
     price: Price | None = field(default=None, metadata={"optional": True})
     funder: str = field(default="", metadata={"optional": True})
+    audit: Audit | None = field(default=None, metadata={"optional": True})
 
     def __post_init__(self) -> None:
         identifier("task_id", self.task_id)
@@ -301,6 +307,10 @@ class Terms(Recorded, Readable):
             if len(getattr(self, name)) != 32:
                 raise FieldError(name, getattr(self, name).hex(), "32 bytes of SHA-256")
         whole("budget_micro", self.budget_micro, 0)
+        if self.audit is not None and self.rule.name != "verified":
+            raise FieldError(
+                "audit", self.rule.name, 'rule.name = "verified": no other measures degrees to compare'
+            )
         if self.classes:
             check_names("classes", self.classes)
         labels = isinstance(self.strata, Labels)
@@ -331,7 +341,8 @@ class Terms(Recorded, Readable):
             f"peers      {'all' if self.all_peers else rule.peers}; claim penalty {rule.claim_penalty:f}, "
             f"stake {rule.stake_micro} micro-credits",
             f"weight     fee {rule.fee:f}, whole from {rule.whole_from:f} of the recipe's samples",
-            f"places     {schedule.capacity}, quorum {schedule.quorum}; claims for {schedule.effort_seconds} s",
+            f"places     {schedule.capacity}, quorum {schedule.quorum}; claims for {schedule.effort_seconds} s; "
+            f"{schedule.identities_per_organisation} of an organisation",
             f"reference  {', '.join(map(str, self.reference))}",
             *self._strata_line(),
             f"model      {recipe.model}, tensors {len(contract.tensors)}, at most {contract.max_bytes} bytes",
@@ -341,8 +352,18 @@ class Terms(Recorded, Readable):
             f"next start {self.aggregation.name}{_values(self.aggregation)}",
             f"budget     {self.budget_micro} micro-credits" + (f", of {self.funder}" if self.funder else ""),
             *([] if self.price is None else [f"price      {self.price}"]),
+            *self._audit_line(),
         ]
         return "\n  ".join(lines)
+
+    def _audit_line(self) -> list[str]:
+        audit = self.audit
+        if audit is None:
+            return []
+        return [
+            f"audits     of {audit.probability} of paid submissions, within {audit.seconds} s, else {audit.unaudited}; "
+            f"appeals for {audit.appeal_seconds} s; rate {audit.rate}, {audit.held_back:f} of pay held back"
+        ]
 
     def _strata_line(self) -> list[str]:
         if isinstance(self.strata, Labels) and not self.classes:

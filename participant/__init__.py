@@ -22,6 +22,7 @@ if not hasattr(import_module("fedpeer"), "_HOMES"):
     )
 
 from participant.aio import AsyncJoinedTask, AsyncParticipant, AsyncRound
+from participant.audits import AuditStanding
 from participant.backoff import Backoff
 from participant.dispute import Dispute, DisputedRound
 from participant.effort import BestResponse, Decision, EffortStrategy, Explanation, Fixed
@@ -39,6 +40,7 @@ __all__ = [
     "AsyncJoinedTask",
     "AsyncParticipant",
     "AsyncRound",
+    "AuditStanding",
     "Backoff",
     "BestResponse",
     "Decision",

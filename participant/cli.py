@@ -1,9 +1,9 @@
-"""`fedpeer participant`: init, enroll, explain, run, status, earnings, why, keys, dispute, console."""
+"""`fedpeer participant`: enrol, explain, run, and look at status, earnings, audits and the like."""
 
 import json
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -14,11 +14,13 @@ import typer
 from rich import box
 from rich.table import Table
 
-from fedpeer.terminal import LOG_FORMATS, configure_logs, counted, output, printable
+from fedpeer.terminal import LOG_FORMATS, configure_logs, counted, output, printable, shown
 from mechanism.errors import FieldError
 from mechanism.ledger.accounts import Owed
 from mechanism.price import credits_text
 from mechanism.terms import identifier
+from participant.audits import AuditStanding, audits_of, salt_for
+from participant.audits import appeal as ask_again
 from participant.backoff import Backoff
 from participant.client import Client
 from participant.config import CONFIG_FILE, TEMPLATE, ParticipantConfig, read_config
@@ -33,6 +35,7 @@ from participant.journal import MARKET, Journal
 from participant.progress import EXIT_INTERRUPTED, kept
 from participant.records import read_earnings, read_reports, reading
 from participant.report import TaskReport, degree_text
+from participant.reputation import own_reputation
 from participant.service import Service
 from participant.sync import Participant
 from participant.work import Activity
@@ -458,6 +461,63 @@ def openings(
         return
     later = "" if rounds else "; the rounds' evidence comes with them when the task has ended"
     typer.echo(f"wrote {counted(len(found.by_id), 'opening')} to {path}{later}")
+
+
+def audits(
+    task_id: Annotated[str, typer.Argument(metavar="TASK", help="A task whose terms have audits.")],
+    config: ConfigOption = Path(CONFIG_FILE),
+    salt: Annotated[
+        bool,
+        typer.Option("--salt", help="Print the salt of your samples' commitment, for the auditor on site."),
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show how the audits of your submissions stand. Works while a service runs."""
+    settings = _settings(config)
+    with Client(_endpoint(settings)) as client:
+        if salt:
+            key = StateFolder(settings.state).credentials().key
+            made = client.transport.run(salt_for(task_id, client.steps, key, settings.id))
+            typer.echo(made.hex())
+            return
+        found = client.transport.run(audits_of(task_id, client.steps))
+    _show_audits(settings.id, found, as_json)
+
+
+@app.command()
+def reputation(config: ConfigOption = Path(CONFIG_FILE), as_json: JsonOption = False) -> None:
+    """Show what the operator sees of your past across tasks, and why. No payment follows from it."""
+    settings = _settings(config)
+    with Client(_endpoint(settings)) as client:
+        found = client.transport.run(own_reputation(settings.id, client.steps))
+    if as_json:
+        _print_json(found.record())
+    else:
+        typer.echo("\n".join(map(shown, found.lines())))
+
+
+@app.command()
+def appeal(
+    task_id: Annotated[str, typer.Argument(metavar="TASK")],
+    round_: Annotated[int, typer.Argument(metavar="ROUND", min=1)],
+    reason: Annotated[str, typer.Option(help="A sentence. It stands in the ledger, for everybody.")],
+    config: ConfigOption = Path(CONFIG_FILE),
+    as_json: JsonOption = False,
+) -> None:
+    """Ask for a second audit after one that failed. Repeat it to see how it stands."""
+    settings = _settings(config)
+    with Client(_endpoint(settings)) as client:
+        found = client.transport.run(ask_again(task_id, round_, reason, client.steps))
+    _show_audits(settings.id, found, as_json)
+
+
+def _show_audits(name: str, found: Sequence[AuditStanding], as_json: bool) -> None:
+    if as_json:
+        _print_json({"id": name, "audits": [each.record() for each in found]})
+    elif found:
+        typer.echo("\n".join(str(each) for each in found))
+    else:
+        typer.echo(f"No submission of {name} was drawn so far.", err=True)
 
 
 @app.command()

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from fedpeer.protocol.codec import decode_opening, decode_signed, encode_signed
-from fedpeer.protocol.errors import Code
+from fedpeer.protocol.errors import Code, Refusal
 from fedpeer.protocol.faults import Outlook, outlook
 from fedpeer.protocol.limits import MAX_REASON_CHARACTERS
 from fedpeer.protocol.model_file import file_digest
@@ -38,6 +38,7 @@ from mechanism.statements import (
     sign_statement,
 )
 from mechanism.terms import Terms
+from participant.audits import samples_salt
 from participant.backoff import Backoff
 from participant.effects import Emit, Pause, Steps, transform
 from participant.errors import (
@@ -45,6 +46,7 @@ from participant.errors import (
     EffortError,
     NotFoundError,
     NotSelectedError,
+    OrganisationTakenError,
     RefusedError,
     SharesLostError,
     StateError,
@@ -155,8 +157,16 @@ class Engagement:
     def report(self) -> TaskReport:
         return report_of(self.journal, self.task_id, self.participant_id)
 
-    def claim(self, effort: Decimal, counts: Counts) -> Steps[Receipt]:
+    @property
+    def samples_salt(self) -> bytes:
+        """Salt of the commitment to the samples: who has it and the samples can recompute that."""
+        return samples_salt(self.key, self.terms.digest, self.participant_id)
+
+    def claim(self, effort: Decimal, counts: Counts, samples_root: bytes = b"") -> Steps[Receipt]:
         """Claims an effort and the degree of `counts`; a second call with the same gives the same receipt.
+
+        Args:
+            samples_root: commitment to the samples, where the terms have audits.
 
         Raises:
             CountsChangedError: another claim stands.
@@ -171,7 +181,7 @@ class Engagement:
         if record is None:
             if self.watch is not None:
                 yield from self.watch.claiming()
-            record = self._prepare_claim(effort, counts)
+            record = self._prepare_claim(effort, counts, samples_root)
         else:
             self.check_counts(counts)
             self._check_effort(effort, record)
@@ -194,6 +204,12 @@ class Engagement:
         )
         self.journal.set_note(self.task_id, text)
         raise SharesLostError(text)
+
+    def check_place(self) -> None:
+        """Raises OrganisationTakenError where the coordinator has said that a claim will be refused: before effort is
+        made for it."""
+        if self.standing.barred and not has_claimed(self.journal, self.task_id):
+            raise OrganisationTakenError(Refusal(Code.ORGANISATION_TAKEN, self.standing.barred))
 
     def _claimed_once(self, record: SubmissionRecord) -> Steps[Receipt]:
         receipt = yield from self._settled_once(record)
@@ -461,7 +477,9 @@ class Engagement:
         self.journal.miss_round(self.task_id, round_, reason)
         self.models.forget(self.task_id, round_)
 
-    def _prepare_claim(self, effort: Decimal, counts: tuple[int, ...]) -> SubmissionRecord:
+    def _prepare_claim(
+        self, effort: Decimal, counts: tuple[int, ...], samples_root: bytes
+    ) -> SubmissionRecord:
         draw_secret, name = self._draw_secret(), self._submission_id("claim", 0)
         salt = self._salt("counts")
         opening = ClaimOpening(effort, noniid_degree(counts, self.terms.reference), self._salt(name))
@@ -474,6 +492,7 @@ class Engagement:
             counts_commitment=commit_counts(counts, salt),
             draw_head=draw_head(draw_secret, self.terms.schedule.rounds),
             nonce=self.standing.nonce,
+            samples_root=samples_root,
         )
         message = encode_signed(statement, sign_statement(statement, self.key), opening)
         self.journal.set_effort(self.task_id, str(effort))

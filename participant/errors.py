@@ -16,6 +16,7 @@ ParticipantError(Exception)
  |   +- WrongStateError           too early, too late, or for another round
  |   |   +- WrongRoundError
  |   |   +- TaskFullError
+ |   |   +- OrganisationTakenError
  |   |   +- TaskEndedError
  |   +- InvalidSubmissionError    fields, signature or nonce do not hold
  |   |   +- DrawShareError        a draw share that is not of the claim's chain: the chain was lost, say
@@ -60,6 +61,7 @@ __all__ = [
     "NotEnrolledError",
     "NotFoundError",
     "NotSelectedError",
+    "OrganisationTakenError",
     "ParticipantError",
     "RefusedError",
     "ServerNameError",
@@ -168,6 +170,10 @@ class WrongRoundError(WrongStateError, codes=[Code.WRONG_ROUND]):
 
 class TaskFullError(WrongStateError, codes=[Code.TASK_FULL]):
     """All places of the task are taken."""
+
+
+class OrganisationTakenError(WrongStateError, codes=[Code.ORGANISATION_TAKEN]):
+    """As many of the participant's organisation have claimed in the task as its terms allow."""
 
 
 class TaskEndedError(WrongStateError, codes=[Code.TASK_ENDED]):

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args
 import numpy.typing as npt
 
 from mechanism.degree import noniid_degree, stratum_counts
+from mechanism.reputation import Reputation
 from mechanism.terms import Terms
+from participant.audits import AuditStanding, appeal, audits_of
 from participant.backoff import Backoff
 from participant.calls import call, class_call, each
 from participant.dispute import Dispute, open_dispute
@@ -36,6 +38,7 @@ from participant.model_store import ModelStore, read_weights, write_weights
 from participant.persistence import patiently
 from participant.progress import paused, terminal_progress
 from participant.report import Receipt, Settlement, TaskReport, report_of
+from participant.reputation import own_reputation
 from participant.steps import MarketSteps
 from participant.task import Counts, ProgressCallback, Task, TrainingRound, Weights, ignore_progress
 from participant.work import (
@@ -268,6 +271,32 @@ class Membership(Generic[JoinedKind]):
             NotFoundError: no round is settled yet.
         """
         return open_dispute(task_id, self.client.steps, self._journal)
+
+    @call
+    def audits(self, task_id: str) -> Steps[tuple[AuditStanding, ...]]:
+        """How the audits of this participant's submissions stand, in the order of rounds.
+
+        Raises:
+            NotFoundError: no such task.
+        """
+        return audits_of(task_id, self.client.steps)
+
+    @call
+    def reputation(self) -> Steps[Reputation]:
+        """What the operator sees of this participant's past across tasks, with every reason; in no payment."""
+        return own_reputation(self.participant_id, self.client.steps)
+
+    @call
+    def appeal(self, task_id: str, round: int, reason: str) -> Steps[tuple[AuditStanding, ...]]:  # noqa: A002 - the field's word
+        """Asks for a second audit after one that failed; can be repeated to see how it stands.
+
+        The reason stands in the ledger, for everybody.
+
+        Raises:
+            NotSelectedError: no audit of that round.
+            WrongStateError: none that failed, or the time for it is over.
+        """
+        return appeal(task_id, round, reason, self.client.steps)
 
     @call
     def renew(self, now: datetime | None = None) -> Steps[bool]:

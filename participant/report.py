@@ -53,6 +53,7 @@ class Settlement(Readable):
         expected_micro: what the round would have paid against everybody that could be drawn; the coordinator's word.
         opening: what the ledger's verdict commits to (`mechanism.ledger.openings`), canonical JSON; empty where the
             coordinator has erased it.
+        held_micro: what of it is held for audits; audited: whether this submission is audited.
     """
 
     task_id: str
@@ -68,6 +69,8 @@ class Settlement(Readable):
     proof: str = field(repr=False, default="")
     expected_micro: int = 0
     opening: bytes = field(repr=False, default=b"")
+    held_micro: int = 0
+    audited: bool = False
 
     @property
     def paid(self) -> Decimal:
@@ -91,6 +94,9 @@ class Settlement(Readable):
             f"  penalty {credits_text(self.penalty_micro)}, stake lost {credits_text(self.stake_lost_micro)}",
             f"  {self.failed or 'all checks passed'}",
         ]
+        if self.held_micro:
+            why = "till its audit has passed" if self.audited else "to the end of the task"
+            lines.append(f"  {credits_text(self.held_micro)} of it held {why}")
         return "\n".join(lines)
 
 
@@ -194,6 +200,8 @@ def settlement_of(message: market_pb2.Settlement) -> Settlement:
         proof=message.proof,
         expected_micro=message.expected_micro,
         opening=message.opening,
+        held_micro=message.held_micro,
+        audited=message.audited,
     )
 
 

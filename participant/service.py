@@ -325,6 +325,9 @@ class _SlottedTrainer:
     def collect(self, effort: float) -> None:
         self._inner.collect(effort)
 
+    def samples_root(self, salt: bytes) -> bytes:
+        return self._inner.samples_root(salt)
+
     def train(self, start: Path, trained: Path, round: TrainingRound) -> TrainedFile:  # noqa: A002 - as Task.train
         while not self._slots.acquire(timeout=_SLOT_SECONDS):
             self._check()

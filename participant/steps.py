@@ -93,6 +93,9 @@ REPORT_PROGRESS = Method(MARKET + "ReportProgress", M.ReportProgressRequest, M.R
 GET_RECEIPT = Method(MARKET + "GetReceipt", M.GetReceiptRequest, M.Receipt)
 OPEN_DISPUTE = Method(MARKET + "OpenDispute", M.OpenDisputeRequest, M.Dispute)
 GET_OPENINGS = Method(MARKET + "GetOpenings", M.GetOpeningsRequest, M.OpeningPart)
+GET_AUDITS = Method(MARKET + "GetAudits", M.GetAuditsRequest, M.Audits)
+GET_REPUTATION = Method(MARKET + "GetReputation", M.GetReputationRequest, M.Reputation)
+APPEAL = Method(MARKET + "Appeal", M.AppealRequest, M.Audits)
 GET_SETTLEMENT = Method(MARKET + "GetSettlement", M.GetSettlementRequest, M.Settlement)
 ENROLL = Method("/fedpeer.v1.Enrolment/Enroll", enrolment_pb2.EnrollRequest, enrolment_pb2.EnrollResponse)
 GET_AUTHORITY = Method(
@@ -165,6 +168,17 @@ class MarketSteps:
 
     def open_dispute(self, request: M.OpenDisputeRequest) -> Steps[M.Dispute]:
         return self.call(OPEN_DISPUTE, request)
+
+    def audits(self, task_id: str) -> Steps[M.Audits]:
+        """How the audits of the caller's submissions stand."""
+        return self.call(GET_AUDITS, M.GetAuditsRequest(task_id=task_id))
+
+    def reputation(self) -> Steps[M.Reputation]:
+        """The caller's standing across tasks."""
+        return self.call(GET_REPUTATION, M.GetReputationRequest())
+
+    def appeal(self, request: M.AppealRequest) -> Steps[M.Audits]:
+        return self.call(APPEAL, request)
 
     def checkpoint(self) -> Steps[ledger_pb2.Checkpoint]:
         """The ledger's latest signed head."""

@@ -132,6 +132,15 @@ class Task(ABC):
         """The method that was written, for messages."""
         return "label_counts" if type(self).counts is Task.counts else "counts"
 
+    def training_samples(self) -> tuple[Any, Any] | None:
+        """What `train` trains on: inputs (an array, or arrays by name, a row a sample) and targets (a row a sample).
+
+        Asked for once, after `collect`, where the terms have audits: the claim commits to them, and nothing of them is
+        sent (`mechanism.sample_tree`). They must be those of every round, and be found again where an auditor comes.
+        None: the task cannot say, so that it stays out of such tasks.
+        """
+        return None
+
     def collect(self, effort: float) -> None:  # noqa: B027 - optional: not all data can be improved
         """Brings the data to the state that `effort` in [0, 1] buys; `counts` then tell the result.
 

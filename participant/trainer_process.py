@@ -140,6 +140,10 @@ class ProcessTrainer:
         self._persistently(lambda child: child.call({"do": "collect", "effort": effort}))
         self._effort = effort
 
+    def samples_root(self, salt: bytes) -> bytes:
+        root = self._persistently(lambda child: child.call({"do": "samples_root", "salt": salt.hex()}))
+        return bytes.fromhex(root)
+
     def train(self, start: Path, trained: Path, round: TrainingRound) -> TrainedFile:  # noqa: A002 - as Task.train
         request = {
             "do": "train",
@@ -321,6 +325,8 @@ class _Server:
                 return list(trainer.counts())
             case "collect":
                 trainer.collect(request["effort"])
+            case "samples_root":
+                return trainer.samples_root(bytes.fromhex(request["salt"])).hex()
             case "train":
                 return self._train(trainer, request)
         return None

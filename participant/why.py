@@ -607,7 +607,15 @@ def _payment(entry: Entry) -> Payment:
         KeyError, TypeError: it is not one.
     """
     names = ("gross_micro", "penalty_micro", "fee_micro", "paid_micro", "withheld_micro", "stake_lost_micro")
-    return Payment(str(entry.body["participant_id"]), (), *(int(str(entry.body[name])) for name in names))
+    amounts = {name: int(str(entry.body[name])) for name in names}
+    audited, held = entry.body.get("audited"), int(str(entry.body.get("held_micro", 0)))
+    return Payment(
+        participant_id=str(entry.body["participant_id"]),
+        peers=(),
+        held_micro=held,
+        audited=None if audited is None else bool(audited),
+        **amounts,
+    )
 
 
 def _scored_by(found: Assessment | Outcome) -> Fraction | None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from fedpeer.protocol.faults import Outlook, outlook
+from mechanism.errors import FieldError
 from mechanism.terms import Terms
 from participant.effects import Steps, Work, transform
 from participant.effort import EffortStrategy, decision_of
@@ -83,6 +84,13 @@ class Trainer(Protocol):
 
     def collect(self, effort: float) -> None: ...
 
+    def samples_root(self, salt: bytes) -> bytes:
+        """The commitment to the samples (`mechanism.sample_tree`).
+
+        Raises:
+            TaskError: the task does not say what they are.
+        """
+
     def train(self, start: Path, trained: Path, round: TrainingRound) -> TrainedFile:  # noqa: A002 - as Task.train
         """Trains from the model file `start` and writes `trained`.
 
@@ -123,6 +131,29 @@ class LocalTrainer:
 
     def collect(self, effort: float) -> None:
         self._called("collect", lambda: self._task.collect(effort))
+
+    def samples_root(self, salt: bytes) -> bytes:
+        from mechanism.sample_tree import (  # the ledger's part takes its time to import
+            sample_digests,
+            samples_root,
+        )
+
+        kind = type(self._task).__name__
+        found = self._called("training_samples", self._task.training_samples)
+        if found is None:
+            raise TaskError(
+                f"the terms have audits by re-training, for which a claim commits to its samples, and {kind} has no "
+                "training_samples(); write it, or stay out of this task",
+                public="the participant's task does not say what its samples are",
+            )
+        try:
+            inputs, targets = found
+            return samples_root(sample_digests(inputs, targets), salt)
+        except (FieldError, TypeError, ValueError) as error:
+            raise TaskError(
+                f"{kind}.training_samples returned what are no samples ({error}); expected (inputs, targets)",
+                public="the participant's task does not say what its samples are",
+            ) from None
 
     def train(self, start: Path, trained: Path, round: TrainingRound) -> TrainedFile:  # noqa: A002 - as Task.train
         weights = patiently(lambda: read_weights(start))
@@ -243,6 +274,7 @@ class _TaskRun(_Reporter):
         number = terms.schedule.rounds
         rounds = "1 round" if number == 1 else f"{number} rounds"
         engagement.check_shares()  # before effort is made for what cannot be sent
+        engagement.check_place()
         self._tell("joined", 0, f"joined task {terms.task_id}, of {rounds}")
         yield Work(lambda: trainer.prepare(terms))
         effort = engagement.decided_effort
@@ -254,7 +286,11 @@ class _TaskRun(_Reporter):
             self._tell("decided", 0, decision.reason, {"effort": str(effort)})
         yield Work(lambda: trainer.collect(float(effort)))
         counts = yield Work(trainer.counts)
-        receipt = yield from engagement.claim(effort, counts)
+        root = b""
+        if terms.audit is not None:
+            salt = engagement.samples_salt
+            root = yield Work(lambda: trainer.samples_root(salt))
+        receipt = yield from engagement.claim(effort, counts, root)
         self._tell(
             "claimed", 0, f"claimed an effort of {effort}" + (" (late)" if receipt.late else ""),
             {"effort": str(effort), "ledger_index": receipt.ledger_index},

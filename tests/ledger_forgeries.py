@@ -18,10 +18,12 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from mechanism.audit import ENDS, UNAPPEALED
 from mechanism.canonical import canonical_bytes, canonical_digest
 from mechanism.evidence import EvidenceModel, Measurement, assess
 from mechanism.ledger import entries
 from mechanism.ledger.accounts import Post, Reserve, paid, payable, stake
+from mechanism.ledger.audit_entries import audit_end
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.note import SigningKey, VerificationKey
 from mechanism.lifecycle import State
@@ -31,7 +33,7 @@ from mechanism.server_step import FedAdam
 from mechanism.settlement import MICRO, Assessment
 from mechanism.unmeasured import as_claimed, missing
 from tests import ledger_samples as samples
-from tests.ledger_histories import SALT, SHAPES, History, Shape, played, started
+from tests.ledger_histories import AUDIT, SALT, SHAPES, History, Shape, played, started
 
 Cases = Iterator[tuple[str, list[Entry]]]
 
@@ -85,6 +87,13 @@ def claiming(shape: Shape = PLAIN, claims: int | None = None) -> History:
     history.enter(State.EFFORT)
     for name in history.people[:claims]:
         history.claim(name)
+    return history
+
+
+def claimed(shape: Shape = PLAIN) -> History:
+    """A sound task up to its selection."""
+    history = started(shape)
+    history.begin()
     return history
 
 
@@ -1151,6 +1160,17 @@ def a_claim_comes_at_another_time() -> Cases:
     yield "in training", history.log.entries
 
 
+@forgery("claims already; the terms allow no more", "organisation")
+def claims_of_more_identities_than_an_organisation_may_have() -> Cases:
+    yield "two of one", completed(claimed(Shape(organisations={"p000": SALT, "p003": SALT})))
+    three = {"p000": SALT, "p001": SALT, "p003": SALT}
+    yield "three where two are allowed", completed(claimed(Shape(organisations=three, identities=2)))
+    history = claiming(Shape(organisations={"p000": SALT, "p003": SALT}))
+    claim = history.log.entries[-1]
+    history.log.entries[-1] = replace(claim, body={**claim.body, "organisation": "ab"})
+    yield "a mark of another length", history.log.entries
+
+
 @forgery("has claimed before", "places of the task are taken", "used before")
 def a_claim_is_one_too_many_or_false() -> Cases:
     for name, claims in (("p000", 1), ("p001", 3)):
@@ -1314,7 +1334,7 @@ def a_log_key_is_announced_out_of_turn_or_with_more() -> Cases:
 def cut(**changes: Any) -> list[Entry]:
     """Terms that fit an entry, written as a part."""
     history = started()
-    [made] = entries._cut("task/terms", "terms", {"task_id": "task"}, history.terms.canonical)
+    [made] = entries.cut("task/terms", "terms", {"task_id": "task"}, history.terms.canonical)
     body = {**made.body, **changes}
     history.log.write(Entry(f"task/terms/{body['part']}", "terms", body))
     return history.log.entries
@@ -2389,3 +2409,214 @@ def assessments(record: Any) -> list[Assessment]:
     """The verdicts that a record gives."""
     measured = [Measurement.from_record(item) for item in record["measurements"]]
     return list(assess(EvidenceModel.from_record(record["model"]), measured))
+
+
+# Audits
+
+AUDITED = Shape(audit=AUDIT)
+
+
+def audited(shape: Shape = AUDITED) -> History:
+    """A sound task whose first round is settled, all of its audits pending."""
+    return settled(shape)
+
+
+def with_audit(*changes: dict[str, Any], shape: Shape = AUDITED) -> list[Entry]:
+    """One audit of p001 after another, each otherwise than it was, with verdicts that follow."""
+    history = audited(replace(shape, audits=PENDING))
+    for change in changes:
+        history.audit(history.findings(1, "p001", **change))
+        history.question[1, "p001"] = 0  # it is released once
+    return history.log.entries
+
+
+#: Nobody's audit is made.
+PENDING = {(number, f"p{i:03d}"): () for number in (1, 2, 3) for i in range(8)}
+
+
+@forgery("in the settlement of task")
+def who_is_audited_is_not_whom_the_key_draws() -> Cases:
+    half = replace(AUDITED, audit=replace(AUDIT, probability=Fraction(1, 2)), people=6)
+    for name, change in (
+        ("nobody", {"audited": False}),
+        ("nothing held", {"held_micro": 0}),
+        ("not said", {"audited": None}),
+    ):
+        history = audited(half)
+        ledger = history.log.entries
+        place = next(i for i in places(ledger, "payment") if ledger[i].body["audited"])
+        entry = ledger[place]
+        body = {k: v for k, v in {**entry.body, **change}.items() if v is not None}
+        ledger[place] = Entry(entry.id, entry.kind, body, entry.transfers)
+        yield name, ledger
+    history = audited(half)
+    ledger = history.log.entries
+    place = next(i for i in places(ledger, "payment") if not ledger[i].body["audited"])
+    entry = ledger[place]
+    ledger[place] = Entry(entry.id, entry.kind, {**entry.body, "audited": True}, entry.transfers)
+    yield "one who was not drawn", ledger
+    ledger = list(audited(half).log.entries)
+    entry = ledger[place]
+    ledger[place] = Entry(entry.id, entry.kind, entry.body, entry.transfers[:-1])
+    yield "held in words alone", ledger
+
+
+@forgery("samples are committed to where")
+def a_claim_without_its_commitment_or_with_one_that_nobody_asks_for() -> Cases:
+    history = started(AUDITED)
+    history.open()
+    history.enter(State.EFFORT)
+    history.claim("p000", samples_root=b"")
+    yield "without", history.log.entries
+    history = started(PLAIN)
+    history.open()
+    history.enter(State.EFFORT)
+    history.claim("p000", samples_root=SALT)
+    yield "with one", history.log.entries
+
+
+@forgery(
+    "no audit of", "where the first audit is awaited", "where an appeal is awaited", "whose terms have none"
+)
+def an_audit_of_nobody_who_is_to_be_audited() -> Cases:
+    yield "twice", with_audit({}, {})
+    yield "the second first", with_audit({"number": 2})
+    yield "again without an appeal", with_audit({"passes": False}, {"number": 2})
+    yield "the first again", with_audit({"passes": False}, {"passes": False})
+    history = audited(replace(AUDITED, audits=PENDING))
+    history.question[2, "p001"], history.starts[2], history.shown[2, "p001"] = 0, history.result, 0
+    history.audit(history.findings(2, "p001"))
+    yield "a round to come", history.log.entries
+    history = settled(PLAIN)
+    ledger = history.log.entries
+    there = audited(replace(AUDITED, audits=PENDING))
+    found = there.findings(1, "p001")
+    history.log.write(samples.audited(history.log.now(), found, there.verdict_of(found), 0))
+    yield "terms without", ledger
+
+
+@forgery("is not signed by the auditor", "about other terms", "about another model")
+def an_audit_that_the_auditor_did_not_make() -> Cases:
+    yield "the participant's key", with_audit({"key": samples.private_key("p001")})
+    yield "other terms", with_audit({"terms_digest": bytes(32)})
+    yield "another start", with_audit({"start_sha256": bytes(32)})
+
+
+@forgery(
+    "outcome is",
+    "limit_micro is",
+    "retrained_micro is",
+    "transfers",
+    "has passed",
+    "says at most",
+    "expected passed or failed",
+)
+def a_verdict_that_the_audit_does_not_give() -> Cases:
+    for name, passes, change in (
+        ("passed", False, {"outcome": "passed"}),
+        ("failed", True, {"outcome": "failed"}),
+        ("a wider limit", True, {"limit_micro": 70_000}),
+        ("other weights", True, {"retrained_micro": 1}),
+        ("another submission", True, {"submitted_micro": 0}),
+        ("more than was paid for", True, {"submitted_micro": 900_000}),
+        ("another word", True, {"outcome": "well"}),
+    ):
+        history = audited(replace(AUDITED, audits=PENDING))
+        found = history.findings(1, "p001", passes=passes)
+        history.audit(found, verdict=replace(history.verdict_of(found), **change))
+        yield name, history.log.entries
+    history = audited(replace(AUDITED, audits=PENDING))
+    history.question[1, "p001"] += 1
+    history.audit(history.findings(1, "p001"))
+    yield "more released", history.log.entries
+    for number, change in enumerate(
+        ({"degree": Fraction(1, 3)}, {"samples_root": bytes(32)}, {"accepted": False, "remark": "bought"})
+    ):
+        history = audited(replace(AUDITED, audits=PENDING))
+        found = history.findings(1, "p001", **change)
+        sound = history.verdict_of(history.findings(1, "p001"))
+        history.audit(found, verdict=sound)
+        yield f"passed all the same, {number}", history.log.entries
+
+
+@forgery("features are measured of weights", "re-trained weights")
+def an_audit_with_features_of_other_weights() -> Cases:
+    history = audited(replace(AUDITED, audits=PENDING))
+    found = history.findings(1, "p001")
+    history.audit(replace(found, features=()), verdict=history.verdict_of(found))
+    yield "none", history.log.entries
+    history = audited(replace(AUDITED, audits=PENDING))
+    none = history.findings(1, "p001", model_sha256=b"")
+    history.audit(none, verdict=history.verdict_of(found))
+    yield "nothing trained", history.log.entries
+    history = audited(replace(AUDITED, audits=PENDING))
+    history.audit(replace(none, features=found.features), verdict=history.verdict_of(found))
+    yield "of nothing that is named", history.log.entries
+
+
+@forgery(
+    "seconds; the terms give",
+    "it ends after",
+    "audit ends as",
+    "the terms allow none",
+    "before what",
+    "is awaited",
+)
+def an_audit_or_its_end_at_another_time() -> Cases:
+    history = audited(replace(AUDITED, audits=PENDING))
+    history.log.wait(AUDIT.seconds + 1)
+    history.audit(history.findings(1, "p001"))
+    yield "an audit that is late", history.log.entries
+    history = audited(replace(AUDITED, audits=PENDING))
+    history.audit(history.findings(1, "p001", passes=False))
+    history.log.wait(AUDIT.appeal_seconds)
+    history.appeal(1, "p001")
+    yield "an appeal that is late", history.log.entries
+    for why in ENDS:
+        history = audited(replace(AUDITED, audits=PENDING))
+        history.audit(history.findings(1, "p001", passes=False))
+        history.log.write(
+            audit_end(history.terms, 1, "p001", why, history.question[1, "p001"], history.log.now())
+        )
+        yield f"{why}, at once", history.log.entries
+    history = audited(replace(AUDITED, audits=PENDING))
+    history.log.wait(AUDIT.seconds)
+    history.log.write(audit_end(history.terms, 1, "p001", UNAPPEALED, 0, history.log.now()))
+    yield "lost without an audit", history.log.entries
+    history = audited(replace(AUDITED, audit=replace(AUDIT, appeal_seconds=0), audits=PENDING))
+    history.audit(history.findings(1, "p001", passes=False), at=(at := history.log.now()))
+    history.appeal(1, "p001", at=at)
+    yield "an appeal that the terms do not know", history.log.entries
+    history = audited(replace(AUDITED, audits=PENDING))
+    history.appeal(1, "p001")
+    yield "an appeal against nothing", history.log.entries
+    history = audited(replace(AUDITED, audits=PENDING))
+    history.audit(history.findings(1, "p001"), at=samples.at(0))
+    yield "an audit before its round", history.log.entries
+
+
+@forgery("while the audit of p000 for round 1 is pending")
+def a_task_closes_while_an_audit_is_pending() -> Cases:
+    history = audited(replace(AUDITED, audits=PENDING))
+    history.rounds(2, 2)
+    history.end()
+    yield "closed", history.log.entries
+
+
+@forgery("in the end of task", "is entered before the task has ended", "is missing")
+def what_is_held_goes_elsewhere() -> Cases:
+    failed = replace(AUDITED, audits={(1, "p000"): ("failed", "unappealed")})
+    history = audited(failed)
+    history.rounds(2, 2)
+    history.convicted.clear()
+    history.end()
+    yield "released to who has failed", history.log.entries
+    history = audited()
+    history.rounds(2, 2)
+    history.convicted.add("p002")
+    history.end()
+    yield "lost by who has passed", history.log.entries
+    history = audited()
+    history.rounds(2, 2)
+    history.end(audits=[])
+    yield "kept", history.log.entries

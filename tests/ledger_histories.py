@@ -14,10 +14,20 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from mechanism.audit import ENDS, FAILED, UNAPPEALED, Audit
+from mechanism.audit_verdict import AuditVerdict, judge
+from mechanism.degree_map import DegreeMap
 from mechanism.dispute import disputes_possible, review
 from mechanism.evidence import EvidenceModel, Measurement, assess
 from mechanism.ledger import entries
-from mechanism.ledger.accounts import Book, payable, stake
+from mechanism.ledger.accounts import Book, held, payable, stake
+from mechanism.ledger.audit_entries import (
+    AuditFindings,
+    appeal,
+    audit_end,
+    held_entries,
+    question_micro,
+)
 from mechanism.ledger.entry import Entry
 from mechanism.lifecycle import State
 from mechanism.peers import Draw, Meetings, draw_head, draw_share, round_seed
@@ -25,6 +35,7 @@ from mechanism.price import Price
 from mechanism.server_step import Aggregation, FedAdam, FedAvg, FedAvgM, FedYogi
 from mechanism.settlement import Assessment, Settlement
 from mechanism.statements import (
+    AuditStatement,
     ClaimOpening,
     ClaimStatement,
     ModelOpening,
@@ -38,6 +49,17 @@ from tests import ledger_samples as samples
 from tests.ledger_samples import private_key
 
 SALT = bytes(range(32))
+
+#: Everybody is audited; who has 0.1 more after re-training has failed.
+AUDIT = Audit(
+    auditor=entries.public_key_bytes(private_key("auditor").public_key()),
+    probability=Fraction(1),
+    rate=Fraction(1, 10),
+    held_back=Decimal("0.25"),
+    seconds=3_600,
+    appeal_seconds=600,
+)
+DIFFERENCES = (10_000, -20_000, 60_000, 5_000, -1_000, 30_000, 0, 2_000, -45_000, 12_000)
 
 
 class Log:
@@ -111,6 +133,10 @@ class Shape:
         cancelled: state and round in which the task is cancelled.
         aggregation: how the next start follows.
         peers: drawn for each.
+        organisations: whose mark a claim carries; identities: of one that the terms allow.
+        audit: section of the terms.
+        audits: round and name to what happens in turn, "passed" alone where nothing is said: "passed" or "failed" of an
+            audit, "appeal", or how it ends (`mechanism.audit.ENDS`); none: it stays pending.
         price, funder: as in the terms. A funder deposits the budget before the opening.
     """
 
@@ -130,6 +156,10 @@ class Shape:
     cancelled: tuple[State, int] | None = None
     aggregation: Aggregation = field(default_factory=FedAvg)
     peers: int = 1
+    organisations: Mapping[str, bytes] = field(default_factory=dict)
+    identities: int = 1
+    audit: Audit | None = None
+    audits: Mapping[tuple[int, str], Sequence[str]] = field(default_factory=dict)
     price: Price | None = None
     funder: str = ""
 
@@ -156,7 +186,11 @@ class History:
         plain = samples.terms(
             shape.task_id, shape.rounds, shape.people, stake_micro=shape.stake_micro, rule=shape.rule
         )
-        schedule = replace(plain.schedule, dispute_seconds=60 if shape.private else 0)
+        schedule = replace(
+            plain.schedule,
+            dispute_seconds=60 if shape.private else 0,
+            identities_per_organisation=shape.identities,
+        )
         self.log, self.shape = log, shape
         self.terms: Terms = replace(
             plain,
@@ -165,7 +199,13 @@ class History:
             rule=replace(plain.rule, peers=shape.peers),
             price=shape.price,
             funder=shape.funder,
+            audit=shape.audit,
         )
+        self.question: dict[tuple[int, str], int] = {}
+        self.starts: dict[int, bytes] = {}
+        self.shown: dict[tuple[int, str], int] = {}
+        self.convicted: set[str] = set()
+        self.degree_map: DegreeMap | None = None
         self.people = samples.names(shape.people)
         self.selected: list[str] = list(self.people)
         self.claimed: dict[str, Fraction] = {}
@@ -219,11 +259,17 @@ class History:
             "counts_commitment": commit_counts(self.counts(name), SALT),
             "draw_head": draw_head(samples.share_secret(self.terms, name), self.terms.schedule.rounds),
             "nonce": self.nonce(name),
+            "samples_root": b"" if self.terms.audit is None else self.root(name),
         }
         key = changes.pop("key", None) or private_key(name)
         statement = ClaimStatement(**{**values, **changes})
         self.claimed[name] = opening.degree
-        self.log.write(entries.claim(statement, sign_statement(statement, key), opening))
+        mark = self.shape.organisations.get(name, b"")
+        self.log.write(entries.claim(statement, sign_statement(statement, key), opening, organisation=mark))
+
+    def root(self, name: str) -> bytes:
+        """That a participant's claim commits to."""
+        return hashlib.sha256(f"samples {name}".encode()).digest()
 
     def counts(self, name: str) -> tuple[int, int]:
         """Those behind a claim."""
@@ -350,6 +396,11 @@ class History:
         """The closing where that is to come, evidence, verdicts, SCORED."""
         if self.closed < self.round:
             self.close()
+        if record is not None and self.terms.audit is not None:
+            self.degree_map = EvidenceModel.from_record(record["model"]).degree
+            for measured in record["measurements"]:
+                shown = self.degree_map.degree_micro(Measurement.from_record(measured).features)
+                self.shown[self.round, measured["participant_id"]] = shown
         self.judged = list(self.verdicts(record) if judged is None else judged)
         self.log.write(*samples.judgement(self.terms, self.round, self.judged, record))
         self.enter(State.SCORED)
@@ -384,6 +435,12 @@ class History:
             self.kept[self.round] = settlement, self.judged
         self.log.write(*made)
         self.unresolved.discard(self.round)
+        self.starts[self.round] = self.start
+        if self.terms.audit is not None:
+            for line in settlement.payments:
+                if line.audited:
+                    key = self.round, line.participant_id
+                    self.question[key] = question_micro(self.terms.audit, line)
 
     def aggregate(
         self,
@@ -423,6 +480,8 @@ class History:
             "unresolved": self.unresolved,
             "stakes": self.stakes(),
             "awards": [e for number in sorted(self.kept) for e in self.awards(number)],
+            "audits": self.held(),
+            "convicted": self.convicted,
             "at": self.log.now(),
         }
         self.log.write(
@@ -443,6 +502,90 @@ class History:
 
     def stakes(self) -> dict[str, int]:
         return {name: self.log.book.holds(stake(self.id, name)) for name in self.people}
+
+    # Audits
+
+    def findings(
+        self, round_: int, name: str, number: int = 1, passes: bool = True, **changes: Any
+    ) -> AuditFindings:
+        """What an auditor finds: samples as claimed, and weights that show as much, or 0.1 more."""
+        values: dict[str, Any] = {
+            "task_id": self.id,
+            "terms_digest": self.terms.digest,
+            "participant_id": name,
+            "round": round_,
+            "number": number,
+            "start_sha256": self.starts[round_],
+            "samples_root": self.root(name),
+            "samples": 10,
+            "distinct": 9,
+            "near": 2,
+            "degree": self.claimed[name],
+            "accepted": True,
+            "remark": "",
+            "model_sha256": hashlib.sha256(f"again {round_}/{name}/{number}".encode()).digest(),
+        }
+        key = changes.pop("key", None) or private_key("auditor")
+        differences = changes.pop("differences", DIFFERENCES)
+        again = samples.degree(name) + (0 if passes else Fraction(1, 10))
+        shown = changes.pop("features", samples.features(again))
+        statement = AuditStatement(**{**values, **changes})
+        if not statement.model_sha256:
+            shown = ()
+        return AuditFindings(statement, sign_statement(statement, key), shown, tuple(differences))
+
+    def verdict_of(self, found: AuditFindings) -> AuditVerdict:
+        said, audit, shown = found.statement, self.terms.audit, self.degree_map
+        assert audit is not None
+        assert shown is not None
+        name = said.participant_id
+        again = shown.degree_micro(found.features) if found.features else None
+        return judge(
+            audit, said, self.root(name), self.claimed[name], self.shown[said.round, name], again,
+            found.differences,
+        )  # fmt: skip
+
+    def audit(self, found: AuditFindings, at: str | None = None, verdict: AuditVerdict | None = None) -> None:
+        """An audit and its verdict."""
+        said, judged = found.statement, verdict or self.verdict_of(found)
+        question = self.question[said.round, said.participant_id]
+        self.log.write(samples.audited(at or self.log.now(), found, judged, question))
+        if judged.outcome == FAILED and said.number == 2:
+            self.convicted.add(said.participant_id)
+
+    def appeal(self, round_: int, name: str, at: str | None = None) -> None:
+        self.log.write(appeal(self.id, round_, name, "the seed was unlucky", at or self.log.now()))
+
+    def end_audit(self, round_: int, name: str, why: str, at: str | None = None) -> None:
+        audit = self.terms.audit
+        assert audit is not None
+        self.log.wait(audit.appeal_seconds if why == UNAPPEALED else audit.seconds)
+        question = self.question[round_, name]
+        self.log.write(audit_end(self.terms, round_, name, why, question, at or self.log.now()))
+        if why == UNAPPEALED:
+            self.convicted.add(name)
+
+    def held(self) -> list[Entry]:
+        if self.terms.audit is None:
+            return []
+        helds = {name: self.log.book.holds(held(self.id, name)) for name in self.people}
+        return held_entries(self.terms, helds, self.stakes(), self.convicted)
+
+    def audit_round(self) -> None:
+        """All audits of the current round, as the shape says; times that are over come last."""
+        ends = []
+        for round_, name in sorted(key for key in self.question if key[0] == self.round):
+            number = 1
+            for step in self.shape.audits.get((round_, name), ("passed",)):
+                if step == "appeal":
+                    self.appeal(round_, name)
+                    number = 2
+                elif step in ENDS:
+                    ends.append((step != UNAPPEALED, round_, name, step))
+                else:
+                    self.audit(self.findings(round_, name, number, passes=step == "passed"))
+        for _, round_, name, step in sorted(ends):
+            self.end_audit(round_, name, step)
 
     # Whole parts of a sound task
 
@@ -483,6 +626,7 @@ class History:
             if self.cancels(State.TRAINING, number):
                 return
             self.settle(self.measured())
+            self.audit_round()
             if self.cancels(State.SETTLED, number):
                 return
 
@@ -561,6 +705,33 @@ SHAPES: Mapping[str, Shape] = {
             (State.TRAINING, 2), (State.SETTLED, 2),
         )
     },
+    "two of one organisation, one of another": Shape(
+        organisations={"p000": SALT, "p002": SALT, "p001": SALT[::-1]}, identities=2
+    ),
+    "everybody audited": Shape(audit=AUDIT, rounds=3),
+    "some audited": Shape(audit=replace(AUDIT, probability=Fraction(1, 3)), rounds=4, people=6),
+    "audits that fail": Shape(
+        audit=AUDIT, rounds=3, funder="trust",
+        audits={
+            (1, "p000"): ("failed", "unappealed"), (1, "p001"): ("failed", "appeal", "passed"),
+            (1, "p002"): ("unvisited",), (2, "p001"): ("failed", "appeal", "failed"),
+            (2, "p003"): ("failed", "appeal", "unanswered"), (3, "p000"): ("failed", "unappealed"),
+        },
+    ),
+    "audits that nobody makes, and pay that goes back": Shape(
+        audit=replace(AUDIT, unaudited="refunded", held_back=Decimal(0)), refuted={2: "p001"},
+        audits={(1, "p000"): ("unvisited",), (2, "p001"): ("unvisited",)},
+    ),
+    "audits without appeals": Shape(
+        audit=replace(AUDIT, appeal_seconds=0), audits={(1, "p000"): ("failed", "unappealed")}
+    ),
+    "cancelled while audits are pending": Shape(
+        audit=AUDIT, cancelled=(State.TRAINING, 2),
+        audits={
+            (1, "p000"): (), (1, "p001"): (), (1, "p002"): ("failed", "appeal"),
+            (1, "p003"): ("failed", "unappealed"),
+        },
+    ),
     "a learner's own money": Shape(funder="trust", refuted={2: "p001"}, price=Price(Decimal("0.75"), "EUR", 2)),
     "a learner's own money, a dispute": Shape(funder="trust", private=frozenset({"p003"})),
     "a learner's own money, cancelled": Shape(funder="trust", cancelled=(State.SETTLED, 1)),

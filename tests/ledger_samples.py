@@ -10,10 +10,12 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from mechanism.affine import NANO
+from mechanism.audit_verdict import AuditVerdict
 from mechanism.canonical import Json
 from mechanism.degree_map import DegreeMap
 from mechanism.evidence import EvidenceModel, LikenessMap, Measurement, QualityMap, Thresholds, assess
 from mechanism.ledger import entries
+from mechanism.ledger.audit_entries import AuditFindings, audit, audit_id
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.key_history import NO_KEYS, keys_after
 from mechanism.payment import Log
@@ -406,6 +408,13 @@ def judgement(
         salted = salt(entries.verdict_id(agreed.task_id, round_, one.participant_id))
         made.append(entries.verdict(agreed, round_, one, measured.get(one.participant_id), salted))
     return made
+
+
+def audited(at: str, findings: AuditFindings, verdict: AuditVerdict, question: int) -> Entry:
+    """An audit with the salt of its id."""
+    said = findings.statement
+    salted = salt(audit_id(said.task_id, said.round, said.participant_id, said.number))
+    return audit(at, findings, verdict, question, salted)
 
 
 def openings_of(recorded: Iterable[Entry]) -> dict[str, Any]:

@@ -46,7 +46,7 @@ COORDINATOR = (
     ("admission", "backup", "boundary", "certificates", "opening", "receiving", "scoring"),
     ("calibration", "dry_round", "transaction"),
     ("commits",),
-    ("notices", "payouts", "settlements", "revocations"),
+    ("audits", "history", "notices", "payouts", "reputation", "settlements", "revocations"),
     ("operator", "runner"),
     ("alarms", "market", "task_text"),
     ("services",),

@@ -1,7 +1,7 @@
 """The Market service: decode, one call of `coordinator.market`, encode."""
 
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ from coordinator.market import Market, ReceivedEvent
 from coordinator.metrics import Metrics
 from coordinator.runner import LiveTask
 from coordinator.settlements import PaidRound
+from coordinator.storage.audits import AuditRow
 from coordinator.storage.submissions import ReceiptRow
 from coordinator.transaction import FailureReport
 from fedpeer.protocol.codec import decode_opening, decode_signed, encode_verdict
@@ -144,6 +145,32 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
                 end = start + MAX_PAGE_BYTES
                 yield market_pb2.OpeningPart(entry_id=entry_id, data=data[start:end], last=end >= len(data))
 
+    async def GetReputation(
+        self, request: market_pb2.GetReputationRequest, context: Any
+    ) -> market_pb2.Reputation:
+        found = await self._market.reputation(caller())
+        return market_pb2.Reputation(
+            value=found.value,
+            reasons=[
+                market_pb2.ReputationReason(
+                    task_id=event.task_id,
+                    round=event.round,
+                    at=_time(event.at),
+                    kept=event.kept,
+                    explanation=event.explanation,
+                    weight=weight,
+                )
+                for event, weight in found.reasons
+            ],
+        )
+
+    async def GetAudits(self, request: market_pb2.GetAuditsRequest, context: Any) -> market_pb2.Audits:
+        return _audits(await self._market.audits(caller(), request.task_id))
+
+    async def Appeal(self, request: market_pb2.AppealRequest, context: Any) -> market_pb2.Audits:
+        who = caller()
+        return _audits(await self._market.appeal(who, request.task_id, request.round, request.reason))
+
     def _encoded_event(self, task_id: str, received: ReceivedEvent) -> market_pb2.Event | bytes:
         """The event, serialised once for all who receive the same."""
         if received.paid is not None:
@@ -169,6 +196,7 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
             deadline=_time(row.deadline),
             selected=part.selected,
             draw_head=part.draw_head,
+            barred=part.barred,
         )
 
 
@@ -219,6 +247,21 @@ def _receipt(row: ReceiptRow) -> market_pb2.Receipt:
     )
 
 
+def _audits(rows: Sequence[AuditRow]) -> market_pb2.Audits:
+    return market_pb2.Audits(
+        audits=[
+            market_pb2.Audit(
+                round=row.round,
+                stage=row.stage,
+                question_micro=row.question_micro,
+                due=_time(row.due_at),
+                explanation=row.explanation,
+            )
+            for row in rows
+        ]
+    )
+
+
 def _settlement(task_id: str, paid: PaidRound) -> market_pb2.Settlement:
     line, assessment = paid.line, paid.line.assessment
     verified = assessment.verified_micro
@@ -237,4 +280,6 @@ def _settlement(task_id: str, paid: PaidRound) -> market_pb2.Settlement:
         proof=paid.proof,
         expected_micro=line.expected_micro,
         opening=paid.opening,
+        held_micro=line.record["held_micro"],
+        audited=line.record["audited"],
     )

@@ -11,10 +11,13 @@ from fedpeer.audit.sql.statements import Statement
 
 @dataclass(frozen=True)
 class ParticipantRow:
+    """A participant, and the organisation that it is of; None: one by itself."""
+
     id: Id
     public_key: str
     enrolled_at: float
     revoked_at: float | None
+    organisation: str | None = None
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,7 @@ class InvitationRow:
     created_at: float
     expires_at: float
     serial: str | None
+    organisation: str | None = None
 
 
 participants = table("participants", ParticipantRow, key=("id",))

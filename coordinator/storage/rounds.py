@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import bindparam, exists, or_, select, union
+from sqlalchemy import and_, bindparam, exists, or_, select, union
 
 from coordinator.storage.rows import Digest, Id, Rows, table_of_task
 from coordinator.storage.submissions import models
@@ -107,6 +107,11 @@ class Rounds(Rows):
         key = {"task_id": task_id, "round": round_, "participant_id": participant_id}
         return self._one(SettlementRow, settlements, **key)
 
+    def settled_rounds_of(self, participant_id: str, since: float) -> list[tuple[str, int]]:
+        """Tasks and rounds that were settled since a time and in which a participant had been selected."""
+        rows = _ROUNDS_OF.rows(self._connection, {"of": participant_id, "since": since})
+        return [(str(task_id), int(round_)) for task_id, round_ in rows]
+
     def round_settlements(self, task_id: str, round_: int) -> list[SettlementRow]:
         """Of everyone whom a round was settled for, in the ledger's order."""
         return self._all(SettlementRow, settlements, "ledger_index", task_id=task_id, round=round_)
@@ -146,4 +151,10 @@ _REFERENCED_MODELS = Statement(
 _LAST_ROUND = exists().where(rounds.c.task_id == tasks.c.id, rounds.c.result_model == tasks.c.model)
 _UNFETCHED_MODELS = Statement(
     select(tasks.c.model).where(_LAST_ROUND, ~_LAST_ROUND.where(rounds.c.fetched_at.is_not(None)))
+)
+_ROUNDS_OF = Statement(
+    select(settlements.c.task_id, settlements.c.round)
+    .join(rounds, and_(rounds.c.task_id == settlements.c.task_id, rounds.c.round == settlements.c.round))
+    .where(settlements.c.participant_id == bindparam("of"), rounds.c.settled_at >= bindparam("since"))
+    .order_by(settlements.c.task_id, settlements.c.round)
 )

@@ -1,7 +1,8 @@
 """The market's rows as one store, which is one open transaction: of tasks, submissions, rounds, openings, identities,
-notices, payouts and presence.
+notices, payouts, audits and presence.
 """
 
+from coordinator.storage.audits import Audits
 from coordinator.storage.identities import Identities
 from coordinator.storage.notices import Notices
 from coordinator.storage.openings import KeptOpenings
@@ -12,5 +13,5 @@ from coordinator.storage.submissions import Submissions
 from coordinator.storage.tasks import Tasks
 
 
-class MarketStore(Tasks, Submissions, Rounds, KeptOpenings, Identities, Notices, Payouts, Presences):
+class MarketStore(Tasks, Submissions, Rounds, KeptOpenings, Identities, Notices, Payouts, Audits, Presences):
     """The market's tables through one connection, inside the caller's transaction."""

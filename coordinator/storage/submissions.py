@@ -18,6 +18,7 @@ from sqlalchemy import (
 )
 
 from coordinator.states import Progress
+from coordinator.storage.audits import Audits
 from coordinator.storage.changes import Kind
 from coordinator.storage.identities import participants
 from coordinator.storage.rows import Digest, Id, Rows, table_of_task
@@ -43,13 +44,15 @@ class ReceiptRow:
 @dataclass(frozen=True)
 class ClaimRow:
     """What is looked up of a claim that came in time; its statement stands in the ledger. `degree` is a rational, the
-    commitment that to the counts, the head that of the chain of draw shares."""
+    commitment that to the counts, the head that of the chain of draw shares, the organisation its mark in the task
+    (`derivation.organisation_mark`)."""
 
     participant_id: Id
     degree: str
     selected: bool
     draw_head: Digest
     counts_commitment: Digest
+    organisation: Digest | None = None
 
 
 @dataclass(frozen=True)
@@ -149,6 +152,11 @@ class Submissions(Rows):
         """How many places of the task are taken; a claimant that was revoked since keeps its own."""
         return int(_CLAIMED.value(self._connection, {"task_id": task_id}))
 
+    def claimants_of(self, task_id: str, organisation: bytes) -> list[str]:
+        """Who has claimed in a task for the organisation of this mark, those that were revoked since among them."""
+        found = self._all(ClaimRow, claims, "participant_id", task_id=task_id, organisation=organisation)
+        return [claim.participant_id for claim in found]
+
     def add_claim(self, task_id: str, row: ClaimRow) -> None:
         self._add(claims, row, task_id=task_id)
 
@@ -213,6 +221,7 @@ class Submissions(Rows):
             selected=frozenset(name for name, selected in claimed if selected),
             delivered=frozenset(name for (name,) in _DELIVERED.rows(self._connection, values)),
             failed=frozenset(name for (name,) in _FAILED.rows(self._connection, values)),
+            audits_due=Audits(self._connection).audits_due(task.id) if task.terms.audit else None,
         )
 
 

@@ -54,9 +54,11 @@ from mechanism.ledger.key_history import KINDS, HeldKey, held_keys, key_event
 from mechanism.ledger.log_keys import LogKeys
 from mechanism.ledger.note import COSIGNATURE_V1, Checkpoint, Note, SigningKey, VerificationKey
 from mechanism.ledger.openings import Openings, joined_openings, read_openings
+from mechanism.ledger.reputation import ReputationEvents
 from mechanism.ledger.tlog_proof import TlogProof
 from mechanism.ledger.verify import Known, LedgerSource, Problem, Report, verify_ledger
 from mechanism.ledger.witness import AddCheckpoint, check_request, cosignature
+from mechanism.reputation import reputation
 
 app = typer.Typer(no_args_is_help=True, help="Read and check a ledger, offline or from a coordinator.")
 
@@ -373,6 +375,33 @@ def keys(
             + (f"; did you mean {near}?" if near else f"; it holds keys of {counted(len(everyone), 'name')}"),
             err=True,
         )
+        raise typer.Exit(_NO)
+
+
+@app.command("reputation")
+@reads
+def ledger_reputation(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A participant's id.")],
+    ledger: Ledger,
+    key: Key = None,
+    as_json: Json = False,
+) -> None:
+    """Verify a ledger and print a participant's standing across its tasks, with every reason; exit 1 without any."""
+    events = ReputationEvents()
+    with ledger.opened() as opened:
+        report = _verified(opened, _key(key), None, None)
+        if not report.verified:
+            _print_report(report)
+            raise typer.Exit(_NO)
+        for index, entry in _chosen(opened, 0):
+            if index < report.size and entry.kind in ReputationEvents.KINDS:
+                events.feed(entry)
+    found = reputation(name, events.of(name), time.time())
+    if as_json:
+        _print_json(found.record())
+    else:
+        typer.echo("\n".join(map(shown, found.lines())))
+    if not events.of(name):
         raise typer.Exit(_NO)
 
 

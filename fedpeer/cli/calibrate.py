@@ -19,9 +19,14 @@ from fedpeer.evidence.errors import EvidenceError
 from fedpeer.evidence.gaps import COVERAGE, MIN_CALIBRATION_SHADOWS, MeasuredGaps
 from fedpeer.evidence.planning import trainings
 from fedpeer.text_files import TextFileError, naming, read_text, read_toml
+from mechanism.audit import least_probability, least_stake
+from mechanism.degree import rational
 from mechanism.gap_bound import GapBound
 from mechanism.proposal import Proposal, Wishes, propose, rounded
 from mechanism.settlement import MICRO
+
+#: With which an audit finds a trick, where nobody says.
+AUDIT_POWER = 0.95
 
 #: Degrees without effort that are expected where nobody says so: from mildly to badly skewed.
 STARTS = (0.3, 0.9)
@@ -42,6 +47,16 @@ def calibrate(
         typer.Option(help="Credits for the whole task; else budget_micro, else the least that does."),
     ] = None,
     shadows: Annotated[int, typer.Option(help="Models that are trained.", min=MIN_CALIBRATION_SHADOWS)] = 100,
+    audit_gain: Annotated[
+        float | None,
+        typer.Option(
+            min=0,
+            help="What a trick gains in a round, credits: says which audits make it lose. `fedpeer arena` has some.",
+        ),
+    ] = None,
+    audit_power: Annotated[
+        float, typer.Option(min=0, max=1, help="With which probability an audit finds that trick.")
+    ] = AUDIT_POWER,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Leave the file as it is.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
@@ -66,6 +81,7 @@ def calibrate(
         phi, upsilon = rounded(gaps.phi), rounded(gaps.upsilon)
         made = propose(GapBound(float(phi), float(upsilon)), wishes)
     section = _section(config, task, wishes, gaps, made, phi, upsilon)
+    audits = None if audit_gain is None else _audits(config, made, audit_gain, audit_power)
     numbers: dict[str, Any] = {
         "Q": made.Q,
         "phi": phi,
@@ -80,9 +96,50 @@ def calibrate(
     if not dry_run:
         _write(file, numbers, section)
     if as_json:
-        typer.echo(json.dumps(_record(numbers, section, gaps, made, task)))
+        record = _record(numbers, section, gaps, made, task)
+        typer.echo(json.dumps(record if audits is None else {**record, "audits": audits}))
     else:
-        typer.echo("\n".join(_lines(file, dry_run, wishes, gaps, made, section, task)))
+        lines = _lines(file, dry_run, wishes, gaps, made, section, task)
+        typer.echo("\n".join(lines if audits is None else [*lines[:-1], *_audit_lines(audits), lines[-1]]))
+
+
+def _audits(config: TaskConfig, made: Proposal, gain: float, power: float) -> dict[str, float | None]:
+    """Which audits make a trick lose that gains so much a round (`mechanism.audit.deterrence`).
+
+    Without a section [audit] in the file the rate is that of its default, nothing is held back, and a tenth is drawn.
+    """
+    section = config.audit
+    rate = float(rational("audit.rate", "1/20" if section is None else section.rate))
+    drawn = float(rational("audit.probability", "1/10" if section is None else section.probability))
+    terms = {
+        "power": power,
+        "rate": rate,
+        "pay": min(float(profile.payment.mean()) for profile in (made.least, made.greatest)),
+        "held_back": 0.0 if section is None else float(section.held_back),
+        "rounds": config.schedule.rounds,
+    }
+    stake = made.stake_micro / MICRO
+    return {
+        **terms,
+        "gain": gain,
+        "stake": stake,
+        "least_probability": least_probability(gain, stake=stake, **terms),  # type: ignore[arg-type]
+        "probability": drawn,
+        "least_stake": least_stake(gain, drawn, **terms),  # type: ignore[arg-type]
+    }
+
+
+def _audit_lines(found: dict[str, float | None]) -> list[str]:
+    q, stake = found["least_probability"], found["least_stake"]
+    drawn = (
+        "no probability of audits" if q is None else f"audits with a probability of {q:.3f}, with that stake,"
+    )
+    staked = "no stake" if stake is None or stake == float("inf") else f"a stake of {stake:.3f} credits"
+    return [
+        f"A trick that gains {found['gain']:g} credits a round, which an audit finds with {found['power']:g}, where "
+        f"a round pays {found['pay']:.3f}, {found['held_back']:g} of it held back:",
+        f"  {drawn} make it lose over the task; at a probability of {found['probability']:g} {staked} does",
+    ]
 
 
 def _prepared(file: Path) -> tuple[TaskConfig, PreparedTask]:

@@ -179,6 +179,8 @@ def terms_in_words(terms: Terms) -> list[str]:
             f"Up to {rounded_credits(rule.stake_micro)} credits of the earnings are held as a stake, which a refuted "
             "claim loses."
         )
+    if (most := schedule.identities_per_organisation) > 1:
+        lines.append(f"An organisation may take part by {most} identities.")
     if schedule.dispute_seconds:
         lines.append(
             f"Private label counts may be opened for {duration(schedule.dispute_seconds)} after the last settlement."

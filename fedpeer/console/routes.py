@@ -322,7 +322,8 @@ def _revoke(asked: Asked) -> Answer:
 
 def _invite(asked: Asked) -> Answer:
     with closing(_acting(asked)) as operator:
-        made, entrance = operator.invite(asked.form.get("name", "").strip()), operator.entrance()
+        name, organisation = (asked.form.get(key, "").strip() for key in ("name", "organisation"))
+        made, entrance = operator.invite(name, organisation), operator.entrance()
         authority = (operator.folder.path / "authority.pem").read_text()
         notice = _NOTICES[_named(operator)]
     return Shown(

@@ -32,6 +32,7 @@ from fedpeer.evidence.measuring import (
     prepare_shadows,
 )
 from fedpeer.evidence.regression import micro
+from fedpeer.evidence.retraining import retraining_differences
 from fedpeer.evidence.sent import Broadcast, SentModels
 from fedpeer.learning.models import Weights, weights_digest
 from fedpeer.learning.samples import Samples
@@ -212,6 +213,28 @@ class ShadowEvidence:
         self._trained.move_to_end((digest, count))
         while len(self._trained) > CARRIED_ROUNDS + 1:
             self._trained.popitem(last=False)
+
+    def remeasure(
+        self, ensemble: ShadowEnsemble, weights: Weights, history: Sequence[Broadcast] = ()
+    ) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]:
+        """What an audit by re-training rests on: the features of re-trained weights, and the differences of shadows.
+
+        Raises:
+            ModelFileError: weights that are no model of the start's form, or whose outputs are not finite.
+            EvidenceError: as `retraining_differences`.
+        """
+        if fault := contract_fault(weights, ensemble.start):
+            raise ModelFileError(fault)
+        before = [broadcast.weights() for broadcast in latest(history)]
+        carried = self._carried(weights_digest(ensemble.start), before, complete=len(before) == len(history))
+        judged = self._task.workload.judge(weights, self._task.validation)
+        if not np.isfinite(judged.losses).all():
+            raise ModelFileError("its losses on the validation set are not finite")
+        features = ensemble.ensemble.of(ensemble.ensemble.observer.observe(judged, weights)).features
+        differences = retraining_differences(
+            self._task, ensemble.start, ensemble.ensemble, carried, self._executor, self._report
+        )
+        return tuple(tuple(row) for row in features.tolist()), differences
 
     def assess(
         self, ensemble: ShadowEnsemble, submissions: Sequence[Submission], history: Sequence[Broadcast] = ()

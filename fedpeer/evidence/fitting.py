@@ -47,7 +47,10 @@ ALPHA = 0.1
 #: Fewest sound shadows: of fewer, each half of D_c has too few to be told apart.
 MIN_SHADOWS = 12
 
-_CROSS_FOLDS, _CHECK_FOLDS = 8, 10
+_CROSS_FOLDS = 8
+
+#: Parts of the shadows that are held out in turn.
+CHECK_FOLDS = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,7 +215,7 @@ def fit_degree(table: Table, carried: Table | None = None) -> Fitted:
     if count < MIN_SHADOWS:
         raise EvidenceError(f"{count} sound shadows; expected at least {MIN_SHADOWS}")
     maps, features, shares = fit_maps(table.joined(carried))
-    residuals = _residuals(table, carried, folds(count, _CHECK_FOLDS))
+    residuals = _residuals(table, carried, folds(count, CHECK_FOLDS))
     half_width = micro(conformal_quantile(np.abs(residuals), ALPHA))
     return Fitted(maps, maps.degree_map(table, half_width), features[:count], shares[:count], residuals)
 

@@ -159,10 +159,12 @@ class Shadows:
 
     Attributes:
         tensors: that were looked at; updates of others are not comparable.
+        plans: of the table's rows.
     """
 
     table: Table
     tensors: tuple[str, ...]
+    plans: tuple[Plan, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -282,7 +284,7 @@ def prepare_ensemble(
     began = time.perf_counter()
     plans, observer = begin_ensemble(task, start, seed, shadows)
     past = Past(history[-1], part) if history and part >= LEAST_PART else None
-    seen = _observed(task, observer, start, plans, past, executor, report)
+    seen = observe_all(task, observer, start, plans, past, executor, report)
     public = [observer.sketch(model) for model in history]
     return fit_ensemble(task, observer, plans, seen, public, carried, seed=seed, began=began)
 
@@ -299,19 +301,19 @@ def prepare_shadows(
     """The sound shadows that `prepare_ensemble` trains, alone: what a later round carries over."""
     plans, observer = begin_ensemble(task, start, seed, shadows)
     plans = plans[:shadows]
-    seen = _observed(task, observer, start, plans, None, executor, report)
+    seen = observe_all(task, observer, start, plans, None, executor, report)
     pairs = [(plan, each) for plan, each in zip(plans, seen, strict=True) if each.finite]
     return Shadows(_table(pairs, observer.features, task.reference), observer.tensors)
 
 
-def _observed(
+def observe_all(
     task: EvidenceTask,
     observer: Observer,
     start: Weights,
     plans: Sequence[Plan],
-    past: Past | None,
-    executor: Executor | None,
-    report: Report,
+    past: Past | None = None,
+    executor: Executor | None = None,
+    report: Report = lambda trained, of: None,
 ) -> list[Observation]:
     """The shadows of `plans`, trained here or by the executor."""
     chunks = [plans[i : i + CHUNK] for i in range(0, len(plans), CHUNK)]
@@ -394,7 +396,7 @@ def fit_ensemble(
     kept = [(place, each.kept) for place, (_, each) in enumerate(sound) if each.kept is not None]
     return Ensemble(
         observer,
-        Shadows(table, observer.tensors),
+        Shadows(table, observer.tensors, tuple(plan for plan, _ in sound)),
         0 if earlier is None else len(earlier.degrees),
         fitted,
         fit_screens(honest, fitted, table, other, public, kept),

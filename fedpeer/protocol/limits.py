@@ -285,6 +285,10 @@ METHODS: dict[str, MethodLimits] = {
     "/fedpeer.v1.Market/GetUpload": MethodLimits(_NAMES),
     # A header, then frames; places, rates and idle times are those of uploads above.
     "/fedpeer.v1.Market/SubmitModel": MethodLimits(MAX_MESSAGE_BYTES, messages=None, seconds=None),
+    "/fedpeer.v1.Market/GetAudits": MethodLimits(_NAMES),
+    # Reads a year's verdicts on one participant.
+    "/fedpeer.v1.Market/GetReputation": MethodLimits(_NAMES, per_caller=4),
+    "/fedpeer.v1.Market/Appeal": MethodLimits(4 * MAX_REASON_CHARACTERS + _NAMES),
     # A reason of 2,000 characters takes four bytes each at most.
     "/fedpeer.v1.Market/ReportFailure": MethodLimits(4 * MAX_REASON_CHARACTERS + _NAMES),
     # Numbers that are kept in memory, the last of each participant.

@@ -62,7 +62,7 @@ class Signed(_message.Message):
     def __init__(self, statement: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., opening: _Optional[bytes] = ...) -> None: ...
 
 class Task(_message.Message):
-    __slots__ = ("task_id", "terms", "state", "round", "nonce", "submissions", "deadline", "selected", "draw_head")
+    __slots__ = ("task_id", "terms", "state", "round", "nonce", "submissions", "deadline", "selected", "draw_head", "barred")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     TERMS_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
@@ -72,6 +72,7 @@ class Task(_message.Message):
     DEADLINE_FIELD_NUMBER: _ClassVar[int]
     SELECTED_FIELD_NUMBER: _ClassVar[int]
     DRAW_HEAD_FIELD_NUMBER: _ClassVar[int]
+    BARRED_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     terms: bytes
     state: TaskState
@@ -81,7 +82,8 @@ class Task(_message.Message):
     deadline: _timestamp_pb2.Timestamp
     selected: bool
     draw_head: bytes
-    def __init__(self, task_id: _Optional[str] = ..., terms: _Optional[bytes] = ..., state: _Optional[_Union[TaskState, str]] = ..., round: _Optional[int] = ..., nonce: _Optional[bytes] = ..., submissions: _Optional[_Iterable[str]] = ..., deadline: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., selected: bool = ..., draw_head: _Optional[bytes] = ...) -> None: ...
+    barred: str
+    def __init__(self, task_id: _Optional[str] = ..., terms: _Optional[bytes] = ..., state: _Optional[_Union[TaskState, str]] = ..., round: _Optional[int] = ..., nonce: _Optional[bytes] = ..., submissions: _Optional[_Iterable[str]] = ..., deadline: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., selected: bool = ..., draw_head: _Optional[bytes] = ..., barred: _Optional[str] = ...) -> None: ...
 
 class WatchRequest(_message.Message):
     __slots__ = ("task_id", "cursor")
@@ -321,6 +323,70 @@ class OpeningPart(_message.Message):
     last: bool
     def __init__(self, entry_id: _Optional[str] = ..., data: _Optional[bytes] = ..., last: bool = ...) -> None: ...
 
+class GetAuditsRequest(_message.Message):
+    __slots__ = ("task_id",)
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    def __init__(self, task_id: _Optional[str] = ...) -> None: ...
+
+class AppealRequest(_message.Message):
+    __slots__ = ("task_id", "round", "reason")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    round: int
+    reason: str
+    def __init__(self, task_id: _Optional[str] = ..., round: _Optional[int] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class GetReputationRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Reputation(_message.Message):
+    __slots__ = ("value", "reasons")
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    REASONS_FIELD_NUMBER: _ClassVar[int]
+    value: float
+    reasons: _containers.RepeatedCompositeFieldContainer[ReputationReason]
+    def __init__(self, value: _Optional[float] = ..., reasons: _Optional[_Iterable[_Union[ReputationReason, _Mapping]]] = ...) -> None: ...
+
+class ReputationReason(_message.Message):
+    __slots__ = ("task_id", "round", "at", "kept", "explanation", "weight")
+    TASK_ID_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
+    EXPLANATION_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    task_id: str
+    round: int
+    at: _timestamp_pb2.Timestamp
+    kept: bool
+    explanation: str
+    weight: float
+    def __init__(self, task_id: _Optional[str] = ..., round: _Optional[int] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., kept: bool = ..., explanation: _Optional[str] = ..., weight: _Optional[float] = ...) -> None: ...
+
+class Audits(_message.Message):
+    __slots__ = ("audits",)
+    AUDITS_FIELD_NUMBER: _ClassVar[int]
+    audits: _containers.RepeatedCompositeFieldContainer[Audit]
+    def __init__(self, audits: _Optional[_Iterable[_Union[Audit, _Mapping]]] = ...) -> None: ...
+
+class Audit(_message.Message):
+    __slots__ = ("round", "stage", "question_micro", "due", "explanation")
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    STAGE_FIELD_NUMBER: _ClassVar[int]
+    QUESTION_MICRO_FIELD_NUMBER: _ClassVar[int]
+    DUE_FIELD_NUMBER: _ClassVar[int]
+    EXPLANATION_FIELD_NUMBER: _ClassVar[int]
+    round: int
+    stage: str
+    question_micro: int
+    due: _timestamp_pb2.Timestamp
+    explanation: str
+    def __init__(self, round: _Optional[int] = ..., stage: _Optional[str] = ..., question_micro: _Optional[int] = ..., due: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., explanation: _Optional[str] = ...) -> None: ...
+
 class GetSettlementRequest(_message.Message):
     __slots__ = ("task_id", "round")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
@@ -349,7 +415,7 @@ class Verdict(_message.Message):
     def __init__(self, screen: _Optional[str] = ..., passed: bool = ..., explanation: _Optional[str] = ..., figures: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class Settlement(_message.Message):
-    __slots__ = ("task_id", "round", "participant_id", "paid_micro", "penalty_micro", "stake_lost_micro", "claimed_degree", "verified_degree", "peers", "verdicts", "ledger_index", "proof", "expected_micro", "opening")
+    __slots__ = ("task_id", "round", "participant_id", "paid_micro", "penalty_micro", "stake_lost_micro", "claimed_degree", "verified_degree", "peers", "verdicts", "ledger_index", "proof", "expected_micro", "opening", "held_micro", "audited")
     TASK_ID_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     PARTICIPANT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -364,6 +430,8 @@ class Settlement(_message.Message):
     PROOF_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_MICRO_FIELD_NUMBER: _ClassVar[int]
     OPENING_FIELD_NUMBER: _ClassVar[int]
+    HELD_MICRO_FIELD_NUMBER: _ClassVar[int]
+    AUDITED_FIELD_NUMBER: _ClassVar[int]
     task_id: str
     round: int
     participant_id: str
@@ -378,4 +446,6 @@ class Settlement(_message.Message):
     proof: str
     expected_micro: int
     opening: bytes
-    def __init__(self, task_id: _Optional[str] = ..., round: _Optional[int] = ..., participant_id: _Optional[str] = ..., paid_micro: _Optional[int] = ..., penalty_micro: _Optional[int] = ..., stake_lost_micro: _Optional[int] = ..., claimed_degree: _Optional[str] = ..., verified_degree: _Optional[str] = ..., peers: _Optional[_Iterable[str]] = ..., verdicts: _Optional[_Iterable[_Union[Verdict, _Mapping]]] = ..., ledger_index: _Optional[int] = ..., proof: _Optional[str] = ..., expected_micro: _Optional[int] = ..., opening: _Optional[bytes] = ...) -> None: ...
+    held_micro: int
+    audited: bool
+    def __init__(self, task_id: _Optional[str] = ..., round: _Optional[int] = ..., participant_id: _Optional[str] = ..., paid_micro: _Optional[int] = ..., penalty_micro: _Optional[int] = ..., stake_lost_micro: _Optional[int] = ..., claimed_degree: _Optional[str] = ..., verified_degree: _Optional[str] = ..., peers: _Optional[_Iterable[str]] = ..., verdicts: _Optional[_Iterable[_Union[Verdict, _Mapping]]] = ..., ledger_index: _Optional[int] = ..., proof: _Optional[str] = ..., expected_micro: _Optional[int] = ..., opening: _Optional[bytes] = ..., held_micro: _Optional[int] = ..., audited: bool = ...) -> None: ...

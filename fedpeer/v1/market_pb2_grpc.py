@@ -105,6 +105,21 @@ class MarketStub(object):
                 request_serializer=fedpeer_dot_v1_dot_market__pb2.GetOpeningsRequest.SerializeToString,
                 response_deserializer=fedpeer_dot_v1_dot_market__pb2.OpeningPart.FromString,
                 _registered_method=True)
+        self.GetAudits = channel.unary_unary(
+                '/fedpeer.v1.Market/GetAudits',
+                request_serializer=fedpeer_dot_v1_dot_market__pb2.GetAuditsRequest.SerializeToString,
+                response_deserializer=fedpeer_dot_v1_dot_market__pb2.Audits.FromString,
+                _registered_method=True)
+        self.Appeal = channel.unary_unary(
+                '/fedpeer.v1.Market/Appeal',
+                request_serializer=fedpeer_dot_v1_dot_market__pb2.AppealRequest.SerializeToString,
+                response_deserializer=fedpeer_dot_v1_dot_market__pb2.Audits.FromString,
+                _registered_method=True)
+        self.GetReputation = channel.unary_unary(
+                '/fedpeer.v1.Market/GetReputation',
+                request_serializer=fedpeer_dot_v1_dot_market__pb2.GetReputationRequest.SerializeToString,
+                response_deserializer=fedpeer_dot_v1_dot_market__pb2.Reputation.FromString,
+                _registered_method=True)
 
 
 class MarketServicer(object):
@@ -207,6 +222,27 @@ class MarketServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GetAudits(self, request, context):
+        """How the audits of the caller's submissions stand.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Appeal(self, request, context):
+        """Asks for a second audit after one that failed. Asked again it says how the audits stand.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetReputation(self, request, context):
+        """The caller's standing across tasks, which its operator may look at and no payment follows from.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_MarketServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -279,6 +315,21 @@ def add_MarketServicer_to_server(servicer, server):
                     servicer.GetOpenings,
                     request_deserializer=fedpeer_dot_v1_dot_market__pb2.GetOpeningsRequest.FromString,
                     response_serializer=fedpeer_dot_v1_dot_market__pb2.OpeningPart.SerializeToString,
+            ),
+            'GetAudits': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetAudits,
+                    request_deserializer=fedpeer_dot_v1_dot_market__pb2.GetAuditsRequest.FromString,
+                    response_serializer=fedpeer_dot_v1_dot_market__pb2.Audits.SerializeToString,
+            ),
+            'Appeal': grpc.unary_unary_rpc_method_handler(
+                    servicer.Appeal,
+                    request_deserializer=fedpeer_dot_v1_dot_market__pb2.AppealRequest.FromString,
+                    response_serializer=fedpeer_dot_v1_dot_market__pb2.Audits.SerializeToString,
+            ),
+            'GetReputation': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetReputation,
+                    request_deserializer=fedpeer_dot_v1_dot_market__pb2.GetReputationRequest.FromString,
+                    response_serializer=fedpeer_dot_v1_dot_market__pb2.Reputation.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -660,6 +711,87 @@ class Market(object):
             '/fedpeer.v1.Market/GetOpenings',
             fedpeer_dot_v1_dot_market__pb2.GetOpeningsRequest.SerializeToString,
             fedpeer_dot_v1_dot_market__pb2.OpeningPart.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetAudits(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fedpeer.v1.Market/GetAudits',
+            fedpeer_dot_v1_dot_market__pb2.GetAuditsRequest.SerializeToString,
+            fedpeer_dot_v1_dot_market__pb2.Audits.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Appeal(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fedpeer.v1.Market/Appeal',
+            fedpeer_dot_v1_dot_market__pb2.AppealRequest.SerializeToString,
+            fedpeer_dot_v1_dot_market__pb2.Audits.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetReputation(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fedpeer.v1.Market/GetReputation',
+            fedpeer_dot_v1_dot_market__pb2.GetReputationRequest.SerializeToString,
+            fedpeer_dot_v1_dot_market__pb2.Reputation.FromString,
             options,
             channel_credentials,
             insecure,

@@ -104,6 +104,24 @@ class MarketStub:
     ]
     """What the ledger's entries about the caller commit to, and once the task has ended what its evidence does."""
 
+    GetAudits: grpc.UnaryUnaryMultiCallable[
+        fedpeer.v1.market_pb2.GetAuditsRequest,
+        fedpeer.v1.market_pb2.Audits,
+    ]
+    """How the audits of the caller's submissions stand."""
+
+    Appeal: grpc.UnaryUnaryMultiCallable[
+        fedpeer.v1.market_pb2.AppealRequest,
+        fedpeer.v1.market_pb2.Audits,
+    ]
+    """Asks for a second audit after one that failed. Asked again it says how the audits stand."""
+
+    GetReputation: grpc.UnaryUnaryMultiCallable[
+        fedpeer.v1.market_pb2.GetReputationRequest,
+        fedpeer.v1.market_pb2.Reputation,
+    ]
+    """The caller's standing across tasks, which its operator may look at and no payment follows from."""
+
 class MarketAsyncStub:
     """Served over mutual TLS. The name in the caller's certificate is its participant id."""
 
@@ -189,6 +207,24 @@ class MarketAsyncStub:
         fedpeer.v1.market_pb2.OpeningPart,
     ]
     """What the ledger's entries about the caller commit to, and once the task has ended what its evidence does."""
+
+    GetAudits: grpc.aio.UnaryUnaryMultiCallable[
+        fedpeer.v1.market_pb2.GetAuditsRequest,
+        fedpeer.v1.market_pb2.Audits,
+    ]
+    """How the audits of the caller's submissions stand."""
+
+    Appeal: grpc.aio.UnaryUnaryMultiCallable[
+        fedpeer.v1.market_pb2.AppealRequest,
+        fedpeer.v1.market_pb2.Audits,
+    ]
+    """Asks for a second audit after one that failed. Asked again it says how the audits stand."""
+
+    GetReputation: grpc.aio.UnaryUnaryMultiCallable[
+        fedpeer.v1.market_pb2.GetReputationRequest,
+        fedpeer.v1.market_pb2.Reputation,
+    ]
+    """The caller's standing across tasks, which its operator may look at and no payment follows from."""
 
 class MarketServicer(metaclass=abc.ABCMeta):
     """Served over mutual TLS. The name in the caller's certificate is its participant id."""
@@ -303,5 +339,29 @@ class MarketServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[fedpeer.v1.market_pb2.OpeningPart], collections.abc.AsyncIterator[fedpeer.v1.market_pb2.OpeningPart]]:
         """What the ledger's entries about the caller commit to, and once the task has ended what its evidence does."""
+
+    @abc.abstractmethod
+    def GetAudits(
+        self,
+        request: fedpeer.v1.market_pb2.GetAuditsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[fedpeer.v1.market_pb2.Audits, collections.abc.Awaitable[fedpeer.v1.market_pb2.Audits]]:
+        """How the audits of the caller's submissions stand."""
+
+    @abc.abstractmethod
+    def Appeal(
+        self,
+        request: fedpeer.v1.market_pb2.AppealRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[fedpeer.v1.market_pb2.Audits, collections.abc.Awaitable[fedpeer.v1.market_pb2.Audits]]:
+        """Asks for a second audit after one that failed. Asked again it says how the audits stand."""
+
+    @abc.abstractmethod
+    def GetReputation(
+        self,
+        request: fedpeer.v1.market_pb2.GetReputationRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[fedpeer.v1.market_pb2.Reputation, collections.abc.Awaitable[fedpeer.v1.market_pb2.Reputation]]:
+        """The caller's standing across tasks, which its operator may look at and no payment follows from."""
 
 def add_MarketServicer_to_server(servicer: MarketServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

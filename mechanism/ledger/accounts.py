@@ -10,7 +10,7 @@ credits minus debits. No account but the treasury, which pays in, is ever overdr
     debits posted + debits pending <= credits posted
 
 Accounts: treasury, rounding, learner:<learner>, escrow:<task>, payable:<participant>, stake:<task>:<participant>,
-paid:<participant>.
+held:<task>:<participant>, paid:<participant>.
 """
 
 import re
@@ -26,7 +26,7 @@ ROUNDING = "rounding"
 
 _NAME = r"[a-z0-9](?:[a-z0-9._-]{0,62}[a-z0-9])?"
 _ACCOUNT = re.compile(
-    f"treasury|rounding|learner:{_NAME}|escrow:{_NAME}|payable:{_NAME}|stake:{_NAME}:{_NAME}|paid:{_NAME}"
+    f"treasury|rounding|learner:{_NAME}|escrow:{_NAME}|payable:{_NAME}|(?:stake|held):{_NAME}:{_NAME}|paid:{_NAME}"
 )
 _RESERVATION = re.compile(f"(?:payout:)?{_NAME}/[1-9][0-9]{{0,8}}")
 
@@ -50,6 +50,11 @@ def payable(participant_id: str) -> str:
 def stake(task_id: str, participant_id: str) -> str:
     """What a participant has at stake in a task."""
     return f"stake:{task_id}:{participant_id}"
+
+
+def held(task_id: str, participant_id: str) -> str:
+    """What of a participant's pay is held until audits have passed, or to the end of a task."""
+    return f"held:{task_id}:{participant_id}"
 
 
 def learner(learner_id: str) -> str:

@@ -16,6 +16,7 @@
     <task>/dispute/<p>                          counts opened to the coordinator
     <task>/round/<r>/awards, /award/<p>         what disputes add to a settled round
     <task>/stake/<p>/release
+    <task>/round/<r>/audit/..., /appeal/<p>     audits: `mechanism.ledger.audit_entries`; <task>/held/<p>/...
     learner:<l>/deposit/<reference>             a learner's money comes; .../withdrawal/<reference>: it goes back
     payout/<n>/<part>, payout/<n>/line/<p>      the n-th payout run: what is payable is on its way
     payout/<n>/end, payout/<n>/resolved/<p>     the run is paid, or taken back, as a whole
@@ -28,7 +29,7 @@ payments carry `keys`, the digest of the key history up to them (`mechanism.ledg
 
 import base64
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from math import floor
 from typing import Any
@@ -47,6 +48,7 @@ from mechanism.ledger.accounts import (
     Resolve,
     Transfer,
     escrow,
+    held,
     learner,
     paid,
     payable,
@@ -123,7 +125,7 @@ def published(terms: Terms) -> list[Entry]:
     place: dict[str, Json] = {"task_id": terms.task_id}
     if len(terms.canonical) <= PART_BYTES:
         return [Entry(f"{terms.task_id}/terms", "terms", {**place, "terms": terms.record()})]
-    parts = _cut(f"{terms.task_id}/terms", "terms", place, terms.canonical)
+    parts = cut(f"{terms.task_id}/terms", "terms", place, terms.canonical)
     if len(parts) > MAX_TERMS_PARTS:
         raise FieldError(
             "contract.tensors",
@@ -191,17 +193,25 @@ def claim(
     signature: bytes,
     opening: ClaimOpening | None = None,
     keys: bytes = NO_KEYS,
+    organisation: bytes = b"",
 ) -> Entry:
     """Receipt of an effort claim. None is recorded that came too late.
 
     Args:
         opening: what the statement commits to, here and below; None where it is not at hand.
         keys: digest of the key history before this entry, here and below.
+        organisation: 32 bytes that are the same for all claims of one organisation in the task, and tell nothing else;
+            empty where the participant is one by itself.
     """
     return Entry(
         f"{statement.task_id}/claim/{statement.participant_id}/{statement.submission_id}",
         "claim",
-        {"statement": statement.record(), "signature": signature.hex(), "keys": keys.hex()},
+        {
+            "statement": statement.record(),
+            "signature": signature.hex(),
+            "keys": keys.hex(),
+            "organisation": organisation.hex(),
+        },
         opening=None if opening is None else opening.record(),
     )
 
@@ -456,6 +466,11 @@ def payment(settlement: Settlement, line: Payment, keys: bytes = NO_KEYS, lost_t
         transfers.append(Post(payable(name), staked, line.withheld_micro))
     if line.stake_lost_micro:
         transfers.append(Post(staked, lost_to, line.stake_lost_micro))
+    audited: dict[str, Json] = {}
+    if line.audited is not None:
+        audited = {"audited": line.audited, "held_micro": line.held_micro}
+        if line.held_micro:
+            transfers.append(Post(payable(name), held(task_id, name), line.held_micro))
     return Entry(
         f"{task_id}/round/{settlement.round}/payment/{name}",
         "payment",
@@ -470,6 +485,7 @@ def payment(settlement: Settlement, line: Payment, keys: bytes = NO_KEYS, lost_t
             "withheld_micro": line.withheld_micro,
             "stake_lost_micro": line.stake_lost_micro,
             "keys": keys.hex(),
+            **audited,
         },
         tuple(transfers),
     )
@@ -525,19 +541,26 @@ def ending_entries(
     at: str,
     reason: str = "",
     awards: Sequence[Entry] = (),
+    audits: Sequence[Entry] = (),
+    convicted: Collection[str] = (),
 ) -> list[Entry]:
-    """What closes or cancels a task: disputes paid, refunds of the unresolved rounds, stakes released, the last
-    transition.
+    """What closes or cancels a task: disputes paid, refunds of the unresolved rounds, stakes released, what is held
+    released or lost, the last transition.
 
     Args:
         state: "CLOSED" or "CANCELLED".
         unresolved: rounds whose reservation nobody resolved.
         stakes: micro-credits at stake by participant id; zeros are passed over.
         awards: `award_entries` of every round that kept something back, in round order.
+        audits: `mechanism.ledger.audit_entries.held_entries`; convicted: whose stakes are in them.
     """
     refunds = [refund(task_id, number) for number in sorted(unresolved)]
-    releases = [stake_release(task_id, name, stakes[name]) for name in sorted(stakes) if stakes[name]]
-    return [*awards, *refunds, *releases, transition(task_id, round_, state, at, reason)]
+    releases = [
+        stake_release(task_id, name, stakes[name])
+        for name in sorted(stakes)
+        if stakes[name] and name not in convicted
+    ]
+    return [*awards, *refunds, *releases, *audits, transition(task_id, round_, state, at, reason)]
 
 
 def dispute(
@@ -765,7 +788,7 @@ def joined(pieces: Sequence[str], digest: str) -> bytes:
     return data
 
 
-def _cut(prefix: str, kind: str, place: Mapping[str, Json], data: bytes) -> list[Entry]:
+def cut(prefix: str, kind: str, place: Mapping[str, Json], data: bytes) -> list[Entry]:
     """A record's canonical text in numbered parts, its digest in each."""
     text, digest = base64.b64encode(data).decode(), hashlib.sha256(data).hexdigest()
     pieces = [text[start : start + PART_BYTES] for start in range(0, len(text), PART_BYTES)]

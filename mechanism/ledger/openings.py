@@ -9,6 +9,7 @@
 | `evidence` | its own | the round's `EvidenceModel` |
 | `verdict` | its own | the `Assessment`, and the `Measurement` where there is one |
 | `dispute` | `counts_commitment` of the claim | the counts |
+| `audit` | its own | the auditor's statement, and what was measured of the re-trained weights |
 
 Without the salt nothing is learnt of an opening, and nothing can be held against a guess: who destroys it erases the
 record. A verifier checks what it has the openings of; the rest it counts as unchecked.
@@ -29,7 +30,7 @@ from mechanism.ledger.errors import LedgerError
 FORMAT = "fedpeer-openings/1"
 
 #: Kinds of entries that commit to an opening.
-KINDS = ("claim", "model", "evidence", "verdict", "dispute")
+KINDS = ("claim", "model", "evidence", "verdict", "dispute", "audit")
 
 
 def subject_of(entry_id: str) -> tuple[str, int, str]:

@@ -107,6 +107,10 @@ class WorkloadTask(Task):
         del round_
         return self._fitting(self.samples)
 
+    def training_samples(self) -> tuple[Any, Any]:
+        chosen = self.data(1)
+        return chosen.inputs, chosen.targets
+
     def train(self, weights: Weights, round: TrainingRound) -> Trained:  # noqa: A002 - as Task.train
         workload, samples, recipe = self.workload, self.data(round.number), round.recipe
         made = train_told(
@@ -216,8 +220,8 @@ class SkewedTask(WorkloadTask):
         self.mix = toward_reference(start, min(target, start.degree))
 
     def data(self, round_: int) -> Samples:
-        """The same counts each time, other samples, as in the paper."""
-        generator = np.random.default_rng([self.seed, round_])
+        """The same counts each time, other samples, as in the paper; where the terms have audits, the same samples."""
+        generator = np.random.default_rng([self.seed, round_ if self.terms.audit is None else 0])
         samples: Samples = self.samples
         return samples.select(draw_rows(self._codes, self._prepared(self.mix).counts, generator))
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from mechanism.affine import NANO, affine
+from mechanism.audit import conformal_limit
 from mechanism.canonical import canonical_bytes
 from mechanism.degree import noniid_degree
 from mechanism.degree_map import DegreeMap, regressor_count
@@ -35,6 +36,7 @@ from mechanism.ledger.tiles import bundle_path, pack_bundle, tile_path
 from mechanism.payment import Log as Payment
 from mechanism.peers import Draw, draw_head, draw_share, round_seed, seed_commitment
 from mechanism.price import Price
+from mechanism.sample_tree import samples_root
 from mechanism.settlement import (
     MICRO,
     Assessment,
@@ -50,7 +52,7 @@ from mechanism.statements import commit_counts
 from mechanism.trees import Forest, Tree
 from mechanism.workload import Labels
 from tests import ledger_samples as samples
-from tests.ledger_histories import SALT, History, Log, Shape
+from tests.ledger_histories import AUDIT, DIFFERENCES, SALT, SHAPES, History, Log, Shape, played
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE, LEDGER = DOCS / "ledger-format.md", DOCS / "ledger-example.jsonl"
@@ -200,6 +202,7 @@ def worked() -> Mapping[str, str]:
             _disputes,
             _payouts,
             _accounts,
+            _audits,
         )
         for name, text in part(made).items()
     }
@@ -550,6 +553,28 @@ def _payouts(made: Example) -> dict[str, str]:
             for price in [Price(Decimal(amount), currency, places)]
         },
     }  # fmt: skip
+
+
+def _audits(made: Example) -> dict[str, str]:
+    key = bytes.fromhex(str(made.find("demo/round/1/peers/1").body["key"]))
+    name = b"p000"
+    word = hmac.digest(key, b"fedpeer audit draw v1" + len(name).to_bytes(2, "big") + name, "sha256")
+    half = replace(AUDIT, probability=Fraction(1, 2))
+    failed = played(SHAPES["audits that fail"]).log.entries
+    of = {entry.id: entry for entry in failed}
+    first = next(entry for entry in failed if entry.kind == "audit")
+    opening: Any = first.opening
+    three = [bytes([number]) * 32 for number in (1, 2, 3)]
+    return {
+        "root of three samples": samples_root(three, SALT).hex(),
+        "audit of p000 in round 1": word.hex(),
+        "p000 is audited at 1/2": "yes" if half.draws(key, "p000") else "no",
+        "limit of ten differences at a rate of 1/10": str(conformal_limit(DIFFERENCES, Fraction(1, 10))),
+        "statement of an audit": canonical_bytes(opening["statement"]).decode(),
+        "an audit": first.data.decode(),
+        "end of an audit": of["task/round/1/audit/p000/end"].data.decode(),
+        "loss": of["task/held/p000/loss"].data.decode(),
+    }
 
 
 def _accounts(made: Example) -> dict[str, str]:

@@ -433,7 +433,7 @@ KEYS = {
     "enrolment": "participant_id public_key",
     "revocation": "participant_id fingerprint reason",
     "log_key": "number previous verification_key",
-    "claim": "statement signature keys",
+    "claim": "statement signature keys organisation",
     "model": "statement signature sequence late keys",
     "failure": "task_id round participant_id submission_id reason",
     "evidence": "task_id round commitment shadows_sha256 shadows carried",
@@ -445,6 +445,13 @@ KEYS = {
     "award": "task_id round participant_id award_micro",
     "refund": "task_id round",
     "stake_release": "task_id participant_id",
+    "audit": (
+        "task_id round participant_id number at outcome submitted_micro retrained_micro limit_micro commitment"
+    ),
+    "appeal": "task_id round participant_id reason at",
+    "audit_end": "task_id round participant_id why at",
+    "held_release": "task_id participant_id",
+    "audit_loss": "task_id participant_id",
     "deposit": "learner_id reference micro at",
     "withdrawal": "learner_id reference micro at",
     "payout": "number at price part parts participants",
@@ -542,6 +549,51 @@ class Price:
         return units, math.ceil(units / self.unit)
 
 
+class Audit:
+    """The section of the terms on audits, and what follows from it."""
+
+    def __init__(self, record: Any) -> None:
+        keys = "auditor probability rate held_back seconds appeal_seconds unaudited"
+        audit = shaped(record, keys, "audit")
+        spki = bytes.fromhex(text(audit["auditor"], "audit.auditor"))
+        require(spki.hex() == audit["auditor"], "the auditor's key is not in hexadecimal")
+        self.key = public_key(spki)
+        self.probability, self.rate = (
+            rational(audit[name], f"audit.{name}") for name in ("probability", "rate")
+        )
+        require(self.probability > 0, "audit.probability is 0")
+        require(0 < self.rate < 1, "audit.rate is 0 or 1")
+        self.share = Fraction(decimal(audit["held_back"], "audit.held_back"))
+        require(0 <= self.share < 1, "audit.held_back is outside [0, 1)")
+        self.seconds = integer(audit["seconds"], 1, "audit.seconds")
+        self.appeal_seconds = integer(audit["appeal_seconds"], 0, "audit.appeal_seconds")
+        one_of(audit["unaudited"], ("paid", "refunded"), "audit.unaudited")
+        self.back = audit["unaudited"] == "refunded"
+
+    def draws(self, key: bytes, name: str) -> bool:
+        found = hmac.digest(
+            key, b"fedpeer audit draw v1" + len(name).to_bytes(2, "big") + name.encode(), "sha256"
+        )
+        return Fraction(int.from_bytes(found[:8], "big"), 2**64) < self.probability
+
+    def limit(self, differences: Sequence[int]) -> int | None:
+        place = math.ceil((len(differences) + 1) * (1 - self.rate))
+        return sorted(differences)[place - 1] if place <= len(differences) else None
+
+
+def public_key(spki: bytes) -> ec.EllipticCurvePublicKey:
+    """ECDSA on P-256, in the one form that it has."""
+    try:
+        key = serialization.load_der_public_key(spki)
+    except (ValueError, UnsupportedAlgorithm):
+        raise Refused("the public key is unreadable") from None
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise Refused("the public key is not ECDSA P-256")
+    again = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    require(again == spki, "the public key is not in its one form")
+    return key
+
+
 class Terms:
     """The terms of a task, read and checked."""
 
@@ -550,7 +602,7 @@ class Terms:
             "task_id reference q phi upsilon payment rule schedule contract recipe budget_micro seed_commitment "
             "validation_commitment initial_model aggregation"
         )
-        terms = shaped(record, keys, "terms", "strata classes columns price funder")
+        terms = shaped(record, keys, "terms", "strata classes columns price funder audit")
         self.record = terms
         self.task_id = identifier(terms["task_id"], "task_id")
         require(
@@ -595,6 +647,8 @@ class Terms:
         self.budget = integer(terms["budget_micro"], 0, "budget_micro")
         self.price = Price(terms["price"]) if "price" in terms else None
         self.payer = f"learner:{identifier(terms['funder'], 'funder')}" if "funder" in terms else "treasury"
+        self.audit = Audit(terms["audit"]) if "audit" in terms else None
+        require(self.audit is None or self.rule == "verified", "audits under a rule that measures no degree")
         self.seed = hexed(terms["seed_commitment"], 32, "seed_commitment")
         self.validation = hexed(terms["validation_commitment"], 32, "validation_commitment").hex()
         self.initial = hexed(terms["initial_model"], 32, "initial_model").hex()
@@ -698,7 +752,7 @@ class Terms:
 
     def _schedule(self, record: Any) -> None:
         keys = "rounds quorum capacity effort_seconds round_seconds dispute_seconds"
-        schedule = shaped(record, keys, "schedule")
+        schedule = shaped(record, keys, "schedule", "identities_per_organisation")
         self.rounds = integer(schedule["rounds"], 1, "rounds")
         self.quorum = integer(schedule["quorum"], 3, "quorum")
         self.capacity = integer(schedule["capacity"], self.quorum, "capacity")
@@ -706,6 +760,8 @@ class Terms:
             integer(schedule[name], 1, name) for name in ("effort_seconds", "round_seconds")
         )
         self.window = integer(schedule["dispute_seconds"], 0, "dispute_seconds")
+        name = "identities_per_organisation"
+        self.identities = integer(schedule[name], 2, name) if name in schedule else 1
 
     def _contract(self, record: Any) -> None:
         sizes = {
@@ -1369,6 +1425,7 @@ class Claim:
     commitment: bytes
     nonce: str
     head: bytes
+    root: str = ""
 
 
 @dataclass
@@ -1377,6 +1434,27 @@ class Model:
     samples: int | None
     sequence: int
     share: bytes
+
+
+@dataclass
+class Pending:
+    """A submission whose audit is pending.
+
+    Attributes:
+        evidence: of its round, and shown: the degree that it gives of the submission; None where they are not opened.
+        start: what the round began from.
+        verified: the degree of the round's verdict, which is not below that.
+        question: micro-credits in question.
+        stage: 0 where an audit is awaited, 1 where an appeal is, 2 where the audit after one is; since: from when on.
+    """
+
+    evidence: "Evidence | None"
+    start: str
+    shown: int | None
+    verified: int
+    question: int
+    stage: int = 0
+    since: int = 0
 
 
 @dataclass
@@ -1389,6 +1467,9 @@ class Task:
         shadows: that were trained for the rounds so far.
         floors: of every round, the largest sequence among the models in time of the rounds before.
         server_state: digest of the server's state; None before the first, or where there is none.
+        organisations: claims of each mark.
+        measured: the round's evidence where it is opened; pending: audits, by round and participant; convicted: who
+            failed one for good.
         met: how often the first has had the second as its peer, in settled rounds.
         kept: of each round that kept something back, what its awards rest on: outcomes, peers, what was paid, and
             the assessments that were opened.
@@ -1414,6 +1495,10 @@ class Task:
     starts: list[str] = field(default_factory=list)
     server_state: str | None = None
     disputes: set[str] = field(default_factory=set)
+    measured: "Evidence | None" = None
+    pending: dict[tuple[int, str], Pending] = field(default_factory=dict)
+    convicted: set[str] = field(default_factory=set)
+    organisations: Counter[str] = field(default_factory=Counter)
     met: Counter[tuple[str, str]] = field(default_factory=Counter)
     kept: dict[int, tuple[dict[str, Record], dict[str, list[str]], dict[str, int], dict[str, Record]]] = (
         field(default_factory=dict)
@@ -1478,6 +1563,8 @@ class Replay:
             "transition": self.transition, "model": self.model, "failure": self.failure, "closing": self.closing,
             "evidence": self.evidence, "verdict": self.paper_verdicts, "dispute": self.dispute,
             "awards": self.awards, "refund": self.ending, "stake_release": self.ending,
+            "held_release": self.ending, "audit_loss": self.ending, "audit": self.audit, "appeal": self.appeal,
+            "audit_end": self.audit_end,
             "deposit": self.funding, "withdrawal": self.funding, "payout": self.payout,
             "payout_end": self.payout_end, "payout_return": self.payout_return,
         }  # fmt: skip
@@ -1539,23 +1626,13 @@ class Replay:
             identifier(body["participant_id"], "participant_id"),
             unbase64(text(body["public_key"], "public_key"), "public_key"),
         )
-        try:
-            key = serialization.load_der_public_key(spki)
-        except (ValueError, UnsupportedAlgorithm):
-            raise Refused("the public key is unreadable") from None
-        require(
-            isinstance(key, ec.EllipticCurvePublicKey) and isinstance(key.curve, ec.SECP256R1),
-            "the public key is not ECDSA P-256",
-        )
-        again = key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
-        require(again == spki, "the public key is not in its one form")
+        key = public_key(spki)
         mark = sha256(spki).hex()[:16]
         self.same(entry, f"participant/{name}/key/{mark}", "enrolment", body)
         require(mark not in self.revoked, "this key was revoked before")
         require(entry.id not in self.enrolled, "this key was enrolled before")
         require(self.owners.setdefault(mark, name) == name, "this key is enrolled under another name")
         self.enrolled.add(entry.id)
-        assert isinstance(key, ec.EllipticCurvePublicKey)
         self.keys.setdefault(name, {})[mark] = key
         self._extend(entry)
 
@@ -1686,6 +1763,7 @@ class Replay:
             )
         if state == "CLOSED" and task.disputable:
             require(waited >= task.terms.window, "disputes were taken for a shorter time")
+        require(state != "CLOSED" or not task.pending, "CLOSED while an audit is pending")
         task.state, task.at, task.closed = state, time, False
         if state == "TRAINING":
             task.floors.append(max([task.floors[-1], *(model.sequence for model in task.models.values())]))
@@ -1711,7 +1789,7 @@ class Replay:
     def claim(self, entry: Entry) -> None:
         body = entry.body
         keys = "kind submission_id task_id terms participant_id commitment counts_commitment draw_head nonce"
-        said = shaped(body["statement"], keys, "a claim's statement")
+        said = shaped(body["statement"], keys, "a claim's statement", "samples_root")
         task = self.task(said["task_id"])
         name = self._about(task, said)
         require(said["kind"] == "claim", "another kind of statement")
@@ -1726,8 +1804,17 @@ class Replay:
         require(task.state == "EFFORT", f"a claim in {task.state}")
         require(name not in task.claims, f"{name} has claimed before")
         require(len(task.claims) < task.terms.capacity, "all places are taken")
+        mark = body["organisation"]
+        if mark != "":
+            hexed(mark, 32, "organisation")
+            require(
+                task.organisations[mark] < task.terms.identities, "its organisation has claimed often enough"
+            )
+        task.organisations[mark] += 1
         self._submission(task, name, said["submission_id"])
         self.signed(name, said, body["signature"])
+        require(("samples_root" in said) == (task.terms.audit is not None), "samples_root is out of place")
+        root = hexed(said["samples_root"], 32, "samples_root").hex() if "samples_root" in said else ""
         head, degree = hexed(said["draw_head"], 32, "draw_head"), None
         if (opened := self.opening(entry, commitment)) is not None:
             effort = shaped(opened, "degree effort salt", "the opening of a claim")["effort"]
@@ -1738,7 +1825,7 @@ class Replay:
             )
             require(0 <= rational(opened["degree"], "degree") <= 1, "a degree outside [0, 1]")
             degree = opened["degree"]
-        task.claims[name] = Claim(degree, of_counts, said["nonce"], head)
+        task.claims[name] = Claim(degree, of_counts, said["nonce"], head, root)
 
     def selection(self, entry: Entry) -> None:
         task = self.task(entry.body["task_id"])
@@ -1878,11 +1965,12 @@ class Replay:
         require(self.shadows.setdefault(shadows, task.start) == task.start, "shadow models of another start")
         task.shadows += body["shadows"]
         opened = self.opening(entry, hexed(body["commitment"], 32, "commitment"))
+        task.measured = None
         if opened is None:
             self._verdicts(None, task, {}, False)
             return
         hexed(shaped(opened, "model salt", "the opening of evidence")["salt"], 32, "salt")
-        evidence = Evidence(opened["model"])
+        task.measured = evidence = Evidence(opened["model"])
         self._check_ground(task, evidence.model, said)
         for name in sorted(task.models):
             record = self.openings.get(f"{task.place()}/verdict/{name}", {}).get("measurement")
@@ -1898,6 +1986,7 @@ class Replay:
             for item in items:
                 evidence.items = [{**item, "twins": []}]
                 found.update(assessed(evidence, sent))
+            evidence.items = items
         self._verdicts(None, task, found, whole)
 
     def _check_ground(self, task: Task, model: Record, said: Record) -> None:
@@ -2130,10 +2219,14 @@ class Replay:
         if task.round in task.kept:
             task.kept[task.round] = dict(judged), peers, paid, dict(opened)
         for name in task.selected:
-            self._payment(task, name, paid.get(name, 0), lines.get(name, UNSCORED), judged[name]["refuted"])
+            one = paid.get(name, 0)
+            self._payment(task, name, one, lines.get(name, UNSCORED), judged[name], key)
         task.unresolved.discard(task.round)
         self._aggregation(task, bool(scored))
         self.enter(self.take(), task, "SETTLED")
+        for (number, _), pending in task.pending.items():
+            if number == task.round:
+                pending.since = task.at or 0
 
     def _fresh(self, seed: bytes) -> None:
         require(seed not in self.seeds, "a seed or commitment stands in this log already")
@@ -2166,22 +2259,212 @@ class Replay:
         name: str,
         paid: int,
         line: Mapping[str, int],
-        refuted: bool,
+        judged: Record,
+        key: bytes,
     ) -> None:
         stake, payable, most = f"stake:{task.id}:{name}", f"payable:{name}", task.terms.stake
         held = self.book.holds.get(stake, 0)
+        refuted = judged["refuted"]
         lost = min(held, most) if refuted else 0
         withheld = 0 if refuted else min(paid, max(0, most - held))
+        kept, audited = self._audited(task, name, paid, withheld, key, judged["verified_micro"])
         moves = (
             post(f"escrow:{task.id}", payable, paid),
             post(payable, stake, withheld),
             post(stake, task.terms.payer, lost),
+            post(payable, f"held:{task.id}:{name}", kept),
         )
         body = {
             **task.where(), **line, "participant_id": name, "paid_micro": paid, "withheld_micro": withheld,
-            "stake_lost_micro": lost, "keys": self.history.hex(),
+            "stake_lost_micro": lost, "keys": self.history.hex(), **audited,
         }  # fmt: skip
         self.expect(f"{task.place()}/payment/{name}", "payment", body, *(m for m in moves if m["micro"]))
+
+    def _audited(
+        self, task: Task, name: str, paid: int, withheld: int, key: bytes, verified: int
+    ) -> tuple[int, Record]:
+        """What is held of a payment for audits, and what its entry says of it."""
+        audit, rest = task.terms.audit, paid - withheld
+        if audit is None:
+            return 0, {}
+        drawn, always = paid > 0 and audit.draws(key, name), math.floor(audit.share * rest)
+        kept = rest if drawn else always
+        if drawn:
+            evidence, shown = task.measured, None
+            for item in () if evidence is None else evidence.items:
+                if item["participant_id"] == name and evidence is not None:
+                    shown = evidence.estimate(evidence.z(item["features"]))
+            task.pending[task.round, name] = Pending(evidence, task.start, shown, verified, kept - always)
+        return kept, {"audited": drawn, "held_micro": kept}
+
+    # 18 Audits
+
+    def _of_audit(self, entry: Entry) -> tuple[Task, "Audit", int, str, Pending]:
+        body = entry.body
+        task = self.task(body["task_id"])
+        require(task.terms.audit is not None, "the terms have no audits")
+        assert task.terms.audit is not None
+        number, name = integer(body["round"], 1, "round"), text(body["participant_id"], "participant_id")
+        require((number, name) in task.pending, f"no audit of {name} for round {number} is pending")
+        return task, task.terms.audit, number, name, task.pending[number, name]
+
+    def _in_time(self, task: Task, pending: Pending, at: Any, least: int, most: float) -> int:
+        time, _ = moment(text(at, "at"), task)
+        waited = time - pending.since
+        require(waited >= 0 and least <= waited <= most, f"{waited} seconds are not in time")
+        return time
+
+    def audit(self, entry: Entry) -> None:
+        body = entry.body
+        task, terms, round_, name, pending = self._of_audit(entry)
+        number = integer(body["number"], 1, "number", 2)
+        require(number == {0: 1, 2: 2}.get(pending.stage), "an audit where none is awaited")
+        time = self._in_time(task, pending, body["at"], 0, terms.seconds)
+        commitment, place = (
+            hexed(body["commitment"], 32, "commitment"),
+            f"{task.place(round_)}/audit/{name}/{number}",
+        )
+        shown = integer(body["submitted_micro"], 0, "submitted_micro", pending.verified)
+        again, limit = body["retrained_micro"], body["limit_micro"]
+        if again is not None:
+            integer(again, 0, "retrained_micro", MICRO)
+        if limit is not None:
+            integers([limit], "limit_micro")
+        one_of(body["outcome"], ("passed", "failed"), "outcome")
+        passed = body["outcome"] == "passed"
+        require(again is not None or (limit is None and not passed), "what only weights bring, without any")
+        require(not passed or limit is None or again - shown <= limit, "passed above the limit")
+        opening = self.opening(entry, commitment)
+        if opening is not None:
+            found = self._of_findings(task, (round_, name, number), pending, (shown, again), opening)
+            if found is not None:
+                passed, limit = found[0], found[2]
+                shown, again = found[1]
+        said = {
+            **task.where(round_), "participant_id": name, "number": number, "at": body["at"],
+            "outcome": "passed" if passed else "failed", "submitted_micro": shown, "retrained_micro": again,
+            "limit_micro": limit, "commitment": commitment.hex(),
+        }  # fmt: skip
+        released = post(f"held:{task.id}:{name}", f"payable:{name}", pending.question)
+        self.same(entry, place, "audit", said, *([released] if passed and pending.question else []))
+        if passed or number == 2:
+            del task.pending[round_, name]
+        if not passed and number == 2:
+            task.convicted.add(name)
+        pending.stage, pending.since = 1, time
+
+    def _of_findings(
+        self,
+        task: Task,
+        place: tuple[int, str, int],
+        pending: Pending,
+        logged: tuple[int, int | None],
+        opening: Record,
+    ) -> tuple[bool, tuple[int, int | None], int | None] | None:
+        """Whether opened findings have passed, v and v_r, and the limit; None where the claim is not opened."""
+        terms, (round_, name, number), (shown, again) = task.terms.audit, place, logged
+        assert terms is not None
+        record = shaped(opening, "statement signature features differences salt", "the opening of an audit")
+        hexed(record["salt"], 32, "salt")
+        said = self._audit_statement(task, round_, name, number, pending, record["statement"])
+        signature = text(record["signature"], "signature")
+        require(re.fullmatch("([0-9a-f]{2})*", signature) is not None, "no signature")
+        try:
+            terms.key.verify(bytes.fromhex(signature), canonical(said), ec.ECDSA(hashes.SHA256()))
+        except InvalidSignature:
+            raise Refused("not signed by the auditor of the terms") from None
+        features = [integers(row, "features") for row in sequence(record["features"], "features")]
+        differences = integers(record["differences"], "differences")
+        named = bool(said["model_sha256"])
+        require(bool(features) == named == (again is not None), "features of weights that nobody names")
+        if pending.shown is not None:
+            shown = pending.shown
+        if features and pending.evidence is not None:
+            shape = [len(row) for row in features]
+            require(shape == [pending.evidence.columns] * pending.evidence.strata, "features of another form")
+            again = pending.evidence.estimate(pending.evidence.z(features))
+        claim = task.claims[name]
+        if claim.degree is None:
+            return None
+        limit = None if again is None else terms.limit(differences)
+        as_claimed = (
+            said["samples"] > 0 and said["samples_root"] == claim.root and said["degree"] == claim.degree
+        )
+        passed = bool(as_claimed and said["accepted"])
+        require(not passed or again is not None, "nothing was trained again")
+        if passed and again is not None and limit is not None:
+            passed = again - shown <= limit
+        return passed, (shown, again), limit
+
+    def _audit_statement(
+        self, task: Task, round_: int, name: str, number: int, pending: Pending, record: Any
+    ) -> Record:
+        keys = (
+            "kind task_id terms participant_id round number start_sha256 samples_root samples distinct near degree "
+            "accepted remark model_sha256"
+        )
+        said = shaped(record, keys, "an audit's statement")
+        about = {
+            "kind": "audit", "task_id": task.id, "terms": task.terms.digest, "participant_id": name, "round": round_,
+            "number": number, "start_sha256": pending.start,
+        }  # fmt: skip
+        integers([said["round"], said["number"]], "a number")
+        require({key: said[key] for key in about} == about, "the statement is about something else")
+        opened = integer(said["samples"], 0, "samples")
+        integer(said["distinct"], 0, "distinct", opened)
+        integer(said["near"], 0, "near", opened)
+        rational(said["degree"], "degree")
+        require(type(said["accepted"]) is bool, "accepted is not true or false")
+        remark = text(said["remark"], "remark")
+        require(
+            len(remark) <= 500 and not re.search("[\x00-\x1f\x7f-\x9f]", remark), "a remark that is too long"
+        )
+        require(said["accepted"] or bool(remark.strip()), "the remark is missing")
+        for key in ("samples_root", "model_sha256"):
+            hexed(said[key], 32 if said[key] else 0, key)
+        require(bool(opened) == bool(said["samples_root"]), "samples without a root, or a root without")
+        require(opened > 0 or not said["model_sha256"], "a model of no samples")
+        return said
+
+    def appeal(self, entry: Entry) -> None:
+        task, terms, round_, name, pending = self._of_audit(entry)
+        self.same(entry, f"{task.place(round_)}/appeal/{name}", "appeal", entry.body)
+        require(pending.stage == 1 and terms.appeal_seconds > 0, "an appeal where none is awaited")
+        require(len(text(entry.body["reason"], "reason")) <= 500, "a reason that is too long")
+        self.standing(name)
+        pending.since = self._in_time(task, pending, entry.body["at"], 0, terms.appeal_seconds)
+        pending.stage = 2
+
+    def audit_end(self, entry: Entry) -> None:
+        task, terms, round_, name, pending = self._of_audit(entry)
+        why = ("unvisited", "unappealed", "unanswered")[pending.stage]
+        require(entry.body["why"] == why, f"an audit ends otherwise than as {why}")
+        payable = task.terms.payer if why == "unvisited" and terms.back else f"payable:{name}"
+        moved = post(f"held:{task.id}:{name}", payable, pending.question)
+        moves = (moved,) if pending.question and why != "unappealed" else ()
+        self.same(entry, f"{task.place(round_)}/audit/{name}/end", "audit_end", entry.body, *moves)
+        least = terms.appeal_seconds if pending.stage == 1 else terms.seconds
+        self._in_time(task, pending, entry.body["at"], least, math.inf)
+        del task.pending[round_, name]
+        if why == "unappealed":
+            task.convicted.add(name)
+
+    def _held(self, task: Task) -> list[tuple[Any, ...]]:
+        """What becomes of what is held, when a task ends."""
+        made: list[tuple[Any, ...]] = []
+        for name in sorted(task.claims if task.terms.audit else ()):
+            held, stake = f"held:{task.id}:{name}", f"stake:{task.id}:{name}"
+            body = {"task_id": task.id, "participant_id": name}
+            amount, staked = self.book.holds.get(held, 0), self.book.holds.get(stake, 0)
+            if name in task.convicted:
+                lost = [post(held, task.terms.payer, amount), post(stake, task.terms.payer, staked)]
+                if amount or staked:
+                    moves = [move for move in lost if move["micro"]]
+                    made.append((f"{task.id}/held/{name}/loss", "audit_loss", body, *moves))
+            elif amount:
+                moved = post(held, f"payable:{name}", amount)
+                made.append((f"{task.id}/held/{name}/release", "held_release", body, moved))
+        return made
 
     def _aggregation(self, task: Task, scored: bool) -> None:
         entry = self.take()
@@ -2292,12 +2575,12 @@ class Replay:
         for number in sorted(task.unresolved):
             resolve = {"resolve": f"{task.id}/{number}", "micro": 0}
             made.append((f"{task.place(number)}/refund", "refund", task.where(number), resolve))
-        for name in sorted(task.claims):
+        for name in sorted(set(task.claims) - task.convicted):
             if held := self.book.holds.get(f"stake:{task.id}:{name}", 0):
                 body = {"task_id": task.id, "participant_id": name}
                 moved = post(f"stake:{task.id}:{name}", f"payable:{name}", held)
                 made.append((f"{task.id}/stake/{name}/release", "stake_release", body, moved))
-        return made
+        return [*made, *self._held(task)]
 
     # 16 Money that comes and goes
 

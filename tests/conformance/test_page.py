@@ -15,7 +15,7 @@ def test_every_step_has_a_worked_value() -> None:
     page = PAGE.read_text()
     sections = page.split("\n## ")[1:]
     without = [text.split("\n")[0] for text in sections if "```worked" not in text]
-    assert without == ["6. Reading the log", "9. States", "18. What a verifier answers"]
+    assert without == ["6. Reading the log", "9. States", "19. What a verifier answers"]
 
 
 def test_the_example_ledger_is_the_one_that_our_code_writes() -> None:

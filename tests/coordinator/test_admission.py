@@ -20,11 +20,12 @@ from coordinator.admission import (
 )
 from coordinator.clock import SystemClock
 from coordinator.commits import Transactions
-from coordinator.derivation import nonce
-from coordinator.identity import Caller
+from coordinator.derivation import nonce, organisation_mark
+from coordinator.identity import Caller, organisation_name
 from coordinator.metrics import Metrics
 from coordinator.opening import prepare_task
 from coordinator.states import State
+from coordinator.storage.identities import ParticipantRow
 from coordinator.storage.schema import migrate
 from coordinator.storage.submissions import ModelStanding, ReceiptRow
 from coordinator.storage.tasks import TaskRow
@@ -34,6 +35,8 @@ from fedpeer.audit.sql.ledger_store import SignedLog
 from fedpeer.protocol.certificates import PrivateKey, new_key, public_key_pem
 from fedpeer.protocol.errors import Code, Refusal
 from fedpeer.protocol.limits import MAX_UPLOADS_PER_ROUND
+from mechanism.errors import FieldError
+from mechanism.ledger.entry import Entry
 from mechanism.ledger.note import SigningKey
 from mechanism.peers import draw_head, draw_share
 from mechanism.statements import (
@@ -142,6 +145,66 @@ async def test_a_task_that_is_full_takes_no_claim(transact: Transactions, tmp_pa
 
     assert await transact(claims) == [None, None, None, Code.TASK_FULL, Code.TASK_FULL]
     assert await transact.read(lambda t: t.market.count_claims(task.id)) == 3
+
+
+async def test_one_organisation_has_as_many_claims_as_the_terms_allow(
+    transact: Transactions, tmp_path: Path
+) -> None:
+    task = await opened(transact, tmp_path, capacity=8)
+    two = replace(task.terms.schedule, identities_per_organisation=2)
+    wider = replace(task, terms=replace(task.terms, schedule=two))
+    of = {
+        "ann": "st mary's",
+        "bob": "st mary's",
+        "cyd": "st mary's",
+        "dan": "the lake",
+        "eve": None,
+        "fay": None,
+    }
+
+    def work(t: Transaction) -> None:
+        for name, organisation in of.items():
+            t.market.put_participant(ParticipantRow(name, name, t.now, None, organisation))
+        t.add_claim(task, claim(task, "ann"), b"signature", CLAIM_OPENING)
+        for name in ("dan", "eve", "fay"):
+            admit_claim(t.market, task, claim(task, name))
+            t.add_claim(task, claim(task, name), b"signature", CLAIM_OPENING)
+        with pytest.raises(
+            Refusal, match=r"one identity in task .*; ann of that of 'bob' has claimed"
+        ) as refused:
+            admit_claim(t.market, task, claim(task, "bob"))
+        assert refused.value.code is Code.ORGANISATION_TAKEN
+        admit_claim(t.market, wider, claim(wider, "bob"))
+        t.add_claim(wider, claim(wider, "bob"), b"signature", CLAIM_OPENING)
+        with pytest.raises(Refusal, match=r"at most 2 identities .*; ann, bob of that of 'cyd' have claimed"):
+            admit_claim(t.market, wider, claim(wider, "cyd"))
+        logged = [Entry.parse(data) for data in t.ledger_store.entries(0, t.ledger.size())]
+        marks = {e.id.split("/")[2]: e.body["organisation"] for e in logged if e.kind == "claim"}
+        assert marks["eve"] == marks["fay"] == ""
+        assert marks["ann"] == marks["bob"] == organisation_mark(task.root, "st mary's").hex()
+        assert marks["dan"] not in ("", marks["ann"])
+        assert not any(b"mary" in e.data or b"lake" in e.data for e in logged)
+
+    await transact(work)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("St Mary's", "st mary's"),
+        ("  ST  MARY'S ", "st mary's"),
+        ("Stra\u00dfe", "strasse"),
+        ("\uff21 1", "a 1"),
+    ],
+)
+def test_an_organisation_is_the_same_however_its_name_is_written(text: str, name: str) -> None:
+    assert organisation_name(text) == name
+
+
+@pytest.mark.parametrize("text", [" ", "x" * 101, "a\x00b", "a\u202eb"])
+def test_what_is_no_name_of_an_organisation_is_refused(text: str) -> None:
+    with pytest.raises(FieldError, match="1 to 100 printable characters"):
+        organisation_name(text)
 
 
 async def test_one_late_model_a_round_is_recorded_and_no_second(

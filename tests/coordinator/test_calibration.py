@@ -214,8 +214,13 @@ def test_mistakes_are_said_before_anything_is_trained(tmp_path: Path) -> None:
 def test_a_dry_run_says_all_in_words_and_leaves_the_file(tmp_path: Path) -> None:
     file = tmp_path / "task.toml"
     file.write_text(FILE)
-    shown = CliRunner().invoke(alone, [str(file), "--costs", "0.2", "0.4", "--shadows", "78", "--dry-run"])
+    asked = [str(file), "--costs", "0.2", "0.4", "--shadows", "78", "--dry-run", "--audit-gain", "0.4"]
+    shown = CliRunner().invoke(alone, asked)
     assert shown.exception is None
-    for words in ("a fresh pair's loss gap", "What participants would then do", "greatest", "left as it was"):
+    said = (
+        "a fresh pair's loss gap", "What participants would then do", "greatest", "left as it was",
+        "A trick that gains 0.4 credits a round", "make it lose over the task; at a probability of 0.1",
+    )  # fmt: skip
+    for words in said:
         assert words in shown.output
     assert file.read_text() == FILE

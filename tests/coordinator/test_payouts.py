@@ -439,6 +439,7 @@ def test_a_learners_statement_says_everything(market: Mirrored) -> None:
         "budget_micro": budget,
         "reserved_micro": 0,
         "stakes_lost_micro": market.shape.stake_micro,
+        "audits_took_micro": 0,
     }
     assert found == {
         "learner": "trust",

@@ -12,11 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator import payouts, scoring
+from coordinator import audits, payouts, scoring
 from coordinator.admission import admit_dispute
 from coordinator.aggregation import Merged
+from coordinator.blobs import BlobStore
 from coordinator.clock import SystemClock
 from coordinator.commits import Transactions
+from coordinator.derivation import organisation_mark
 from coordinator.errors import TaskError
 from coordinator.identity import Enrolled, enrol, invite
 from coordinator.metrics import Metrics
@@ -41,10 +43,13 @@ from coordinator.storage.tasks import StaleTask, TaskRow
 from coordinator.transaction import FailureReport, Transaction
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.ledger_store import SignedLog
+from fedpeer.protocol.audit_folder import Brought
 from fedpeer.protocol.certificates import make_authority, new_key, public_key_pem, signing_request
 from fedpeer.protocol.errors import Code, Refusal
+from mechanism.audit_verdict import AuditVerdict
 from mechanism.canonical import Json, canonical_digest, parse_canonical
 from mechanism.ledger import entries
+from mechanism.ledger.audit_entries import AuditFindings
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.note import SigningKey
 from mechanism.ledger.verify import verify_ledger
@@ -61,6 +66,7 @@ from tests.memory_source import KEY, MemorySource
 Result = TypeVar("Result")
 
 _BEGUN = 1_800_000_000.0
+_ROOT = bytes(32)
 _START_BYTES = 77
 PRIVATE = SHAPES["a dispute"]
 
@@ -69,6 +75,7 @@ PRIVATE = SHAPES["a dispute"]
 def salts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the service are those on paper."""
     monkeypatch.setattr(scoring, "new_salt", samples.salt)
+    monkeypatch.setattr(audits, "new_salt", samples.salt)
 
 
 class Watch(SystemClock):
@@ -126,12 +133,15 @@ class Mirrored(History):
 
     def __init__(self, service: Service, shape: Shape) -> None:
         log = OnPaper(service.watch)
+        of = {name: mark.hex() for name, mark in shape.organisations.items()}
+        marks = {name: organisation_mark(_ROOT, called) for name, called in of.items()}
+        shape = replace(shape, organisations=marks)
         self.service = service
         self.deadlines: list[float | None] = []
         for name in samples.names(shape.people):
             log.enrol(name)
             public = public_key_pem(private_key(name).public_key())
-            row = ParticipantRow(name, public, _BEGUN, None)
+            row = ParticipantRow(name, public, _BEGUN, None, of.get(name))
             service.do(lambda t, row=row: t.market.put_participant(row))  # type: ignore[misc]
             service.do(lambda t, row=row: t.enrol(Enrolled(row, b"", 0.0, True)))  # type: ignore[misc]
         super().__init__(log, shape)
@@ -167,7 +177,10 @@ class Mirrored(History):
             lambda t, row: t.add_claim(row, statement, bytes.fromhex(said(body, "signature")), opening)
         )
         self.check_receipt(receipt, statement, "claim", 0, late=False)
-        kept = ClaimRow(name, str(opening.degree), False, statement.draw_head, statement.counts_commitment)
+        mark = self.shape.organisations.get(name)
+        kept = ClaimRow(
+            name, str(opening.degree), False, statement.draw_head, statement.counts_commitment, mark
+        )
         assert self.step(lambda t, row: t.market.claim(self.id, name)) == kept
 
     def select(self, who: Sequence[str] | None = None) -> None:
@@ -274,6 +287,36 @@ class Mirrored(History):
         assert index == len(self.log.entries) - 1
         assert self.step(lambda t, row: t.disputed(self.id, [name])) == {name: index}
 
+    def audit(self, found: AuditFindings, at: str | None = None, verdict: AuditVerdict | None = None) -> None:
+        super().audit(found, at, verdict)
+        blobs, brought = BlobStore(Path("models")), Brought(found.statement, found.signature, None)
+
+        def act(t: Transaction, row: TaskRow) -> AuditVerdict:
+            ordered = audits.order(t, row, blobs, found.statement.round, found.statement.participant_id)
+            assert ordered.claim.samples_root == self.root(found.statement.participant_id)
+            return audits.record(t, row, audits.ground(t, row, blobs, brought), found)
+
+        assert self.step(act) == self.verdict_of(found)
+
+    def appeal(self, round_: int, name: str, at: str | None = None) -> None:
+        super().appeal(round_, name, at)
+        why = str(self.log.entries[-1].body["reason"])
+        row = self.step(lambda t, row: audits.appeal(t, row, name, round_, why))
+        assert (row.stage, row.number) == ("appealed", 2)
+        assert self.step(lambda t, row: audits.appeal(t, row, name, round_, why)) == row
+
+    def end_audit(self, round_: int, name: str, why: str, at: str | None = None) -> None:
+        audit = self.terms.audit
+        assert audit is not None
+        seconds = audit.appeal_seconds if why == "unappealed" else audit.seconds
+        if seconds:
+            due = self.step(lambda t, row: t.market.audits_due(self.id))
+            self.step(lambda t, row: t.end_audits(row))  # nothing is due yet
+            assert self.step(lambda t, row: t.market.audits_due(self.id)) == due
+        self.pass_time(seconds)
+        super().end_audit(round_, name, why, at)
+        self.step(lambda t, row: t.end_audits(row))
+
     def end(self, state: State = State.CLOSED, reason: str = "", **changes: Any) -> None:
         self.pass_time()
         super().end(state, reason, **changes)
@@ -294,7 +337,7 @@ def task_row(history: History) -> TaskRow:
     return TaskRow(
         id=history.id,
         terms=history.terms,
-        root=bytes(32),
+        root=_ROOT,
         settings={},
         state=State.OPEN,
         round=0,
@@ -680,3 +723,15 @@ def test_a_key_is_enrolled_once_and_revoked_with_all_that_a_name_had(service: Se
     service.do(lambda t: t.revoke("ann", "gone"))
     assert service.entries()[-1] == entries.revocation("ann", again.public_key(), "gone").data
     assert len(service.entries()) == len(expected) + 2
+
+
+def test_a_learners_statement_has_what_audits_took(service: Service) -> None:
+    task = Mirrored(service, SHAPES["audits that fail"])
+    task.play()
+    found = service.do(lambda t: payouts.learner_statement(t, "trust"))
+    [of_task] = found["tasks"]
+    paid_in = sum(each["micro"] for each in found["funding"])
+    assert of_task["audits_took_micro"] > 0
+    assert found["free_micro"] == (
+        paid_in - of_task["spent_micro"] + of_task["stakes_lost_micro"] + of_task["audits_took_micro"]
+    )

@@ -23,6 +23,7 @@ from mechanism.terms import (
 )
 from mechanism.workload import MAX_NAME, Quantiles, Source, SourceFile
 from tests import ledger_samples as samples
+from tests.ledger_histories import AUDIT
 
 RECORD: Mapping[str, Any] = samples.terms().record()
 
@@ -236,7 +237,11 @@ def test_terms_are_shown_with_their_numbers() -> None:
     assert shown[0] == "task task: 2 x 60 s, rule verified"
     assert shown[1] == "  payment    log, scale 1, Q 2000, phi 300, upsilon 200"
     assert shown[3] == "  weight     fee 0.75, whole from 0.85 of the recipe's samples"
-    assert shown[4] == "  places     4, quorum 3; claims for 60 s"
+    assert shown[4] == "  places     4, quorum 3; claims for 60 s; 1 of an organisation"
+    audited = str(replace(samples.terms(), audit=AUDIT)).splitlines()
+    assert audited[-1].startswith(
+        "  audits     of 1 of paid submissions, within 3600 s, else paid; appeals for 600 s"
+    )
 
 
 def test_a_proximal_term_pulls_toward_the_start_or_not_at_all() -> None:

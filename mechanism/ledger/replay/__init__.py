@@ -7,8 +7,8 @@ Of each task:
     states        only the steps of `mechanism.lifecycle`, each with what it rests on, times never going back; claims
                   are taken until the places are, models until everybody is in or absent, each no shorter than the terms
                   say; disputes just as long
-    statements    signed by an enrolled, unrevoked key; about these terms; claims in EFFORT, one a participant;
-                  models one a participant and round, in time or marked late
+    statements    signed by an enrolled, unrevoked key; about these terms; claims in EFFORT, one a participant, of one
+                  organisation no more than the terms allow; models one a participant and round, in time or marked late
     key history   claims, models and payments carry the digest of every enrolment and revocation before them
     selection     everyone who claimed; whose key was revoked since may be left out
     evidence      there, unless the rule pays without; its shadows are of this round's start
@@ -20,7 +20,10 @@ Of each task:
                   peer draws and payments, byte for byte
     aggregations  one a settled round; the model that the next begins from
     disputes      once, after a settlement; awards only to those who have one, at most what a round pays
-    end           what is not settled is refunded, only where the task is cancelled; stakes are released
+    audits        of those whom the round's key draws, in time; a verdict that fits its figures; appeals and ends in
+                  their times
+    end           what is not settled is refunded, only where the task is cancelled; stakes are released,
+                  and what is held for audits, or lost by who has failed one
 
 Of the log:
 
@@ -38,6 +41,8 @@ Of what is opened (`mechanism.ledger.openings`):
                   what it has in common with others; without evidence, as claimed. The outcome in clear is that of the
                   assessment
     disputes      counts are those behind the claim, of its degree; awards are what `review` gives
+    audits        findings are signed by the auditor of the terms, about the round's start; the verdict is that of
+                  `mechanism.audit_verdict.judge` on them, as far as claim, evidence and measurement are there
 
 What a coordinator writes in one transaction must stand together: an opening, a selection, a settlement, an end, a run.
 Most of it is computed, and compared byte for byte.
@@ -55,7 +60,7 @@ from mechanism.ledger import entries as events
 from mechanism.ledger.accounts import Book, Transfer
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import LedgerError
-from mechanism.ledger.replay import keys, money, payouts, rounds, statements, states
+from mechanism.ledger.replay import audits, keys, money, payouts, rounds, statements, states
 from mechanism.ledger.replay.comparing import Wrong, difference
 from mechanism.ledger.replay.forms import check_body
 from mechanism.ledger.replay.world import Counts, World
@@ -82,6 +87,11 @@ _HANDLERS: Mapping[str, Callable[[World, Entry, Mapping[str, Any]], None]] = {
     "award": money.award,
     "refund": money.ending,
     "stake_release": money.ending,
+    "held_release": money.ending,
+    "audit_loss": money.ending,
+    "audit": audits.audit,
+    "appeal": audits.appeal,
+    "audit_end": audits.audit_end,
     "deposit": payouts.funding,
     "withdrawal": payouts.funding,
     "payout": payouts.payout,

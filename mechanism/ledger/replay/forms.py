@@ -34,6 +34,9 @@ _NUMBERS = _Form(
 _NUMBER_OR_NULL = _Form(lambda value: value is None or type(value) is int, "an integer or null")
 _OBJECT_OR_NULL = _Form(lambda value: value is None or type(value) is dict, "an object or null")
 _TEXT_OR_NULL = _Form(lambda value: value is None or type(value) is str, "a string or null")
+_ROWS = _Form(
+    lambda value: type(value) is list and all(_NUMBERS.holds(row) for row in value), "lists of integers"
+)
 _VERDICTS = _Form(
     lambda value: (
         type(value) is list
@@ -49,9 +52,13 @@ _DIGEST = _hexadecimal("[0-9a-f]{64}", "32 bytes in hexadecimal, in lower case")
 _DIGEST_OR_NULL = _Form(
     lambda value: value is None or _DIGEST.holds(value), "32 bytes in hexadecimal, in lower case, or null"
 )
+_DIGEST_OR_NONE = _hexadecimal(
+    "([0-9a-f]{64})?", "32 bytes in hexadecimal, in lower case, or an empty string"
+)
 
 _TASK = {"task_id": _TEXT}
 _ROUND = {**_TASK, "round": _NUMBER}
+_OF_ROUND = {**_ROUND, "participant_id": _TEXT}
 _PART = {"part": _NUMBER, "parts": _NUMBER}
 _PIECE = {**_PART, "sha256": _DIGEST, "data": _TEXT}
 _SIGNED = {"statement": _OBJECT, "signature": _BYTES, "keys": _DIGEST}
@@ -67,7 +74,7 @@ _FORMS: Mapping[str, Mapping[str, _Form]] = {
     "enrolment": {"participant_id": _TEXT, "public_key": _TEXT},
     "revocation": {"participant_id": _TEXT, "fingerprint": _TEXT, "reason": _TEXT},
     events.LOG_KEY: {"number": _NUMBER, "previous": _TEXT, "verification_key": _TEXT},
-    "claim": _SIGNED,
+    "claim": {**_SIGNED, "organisation": _DIGEST_OR_NONE},
     "model": {**_SIGNED, "sequence": _NUMBER, "late": _LOGICAL},
     "failure": {**_ROUND, "participant_id": _TEXT, "submission_id": _TEXT, "reason": _TEXT},
     "evidence": {
@@ -81,6 +88,14 @@ _FORMS: Mapping[str, Mapping[str, _Form]] = {
     "award": {**_ROUND, "participant_id": _TEXT, "award_micro": _NUMBER},
     "refund": _ROUND,
     "stake_release": _TASK,
+    "audit": {
+        **_OF_ROUND, "number": _NUMBER, "at": _TEXT, "outcome": _TEXT, "submitted_micro": _NUMBER,
+        "retrained_micro": _NUMBER_OR_NULL, "limit_micro": _NUMBER_OR_NULL, "commitment": _DIGEST,
+    },
+    "appeal": {**_OF_ROUND, "reason": _TEXT, "at": _TEXT},
+    "audit_end": {**_OF_ROUND, "why": _TEXT, "at": _TEXT},
+    "held_release": _TASK,
+    "audit_loss": _TASK,
     "deposit": _FUNDING,
     "withdrawal": _FUNDING,
     "payout": {**_RUN, **_PART, "price": _OBJECT, "participants": _LIST},
@@ -124,6 +139,16 @@ def check_counts(record: Mapping[str, Any]) -> None:
     check_form(record, {"counts": _NUMBERS, "salt": _DIGEST}, "opening.")
     if len(record) != 2:
         raise FieldError("opening", sorted(record), "the keys counts, salt alone")
+
+
+def check_findings(record: Mapping[str, Any]) -> None:
+    """The same of the opening of an audit."""
+    forms = {
+        "statement": _OBJECT, "signature": _BYTES, "features": _ROWS, "differences": _NUMBERS, "salt": _DIGEST,
+    }  # fmt: skip
+    check_form(record, forms, "opening.")
+    if record.keys() != forms.keys():
+        raise FieldError("opening", sorted(record), f"the keys {', '.join(forms)} alone")
 
 
 def check_form(record: Mapping[str, Any], forms: Mapping[str, _Form], prefix: str = "") -> None:

@@ -7,6 +7,7 @@ from mechanism.dispute import check_opening, disputes_possible, review
 from mechanism.ledger import entries as events
 from mechanism.ledger.accounts import stake
 from mechanism.ledger.entry import Entry
+from mechanism.ledger.replay import audits
 from mechanism.ledger.replay.comparing import Wrong, same
 from mechanism.ledger.replay.forms import check_counts
 from mechanism.ledger.replay.keys import check_standing
@@ -39,6 +40,7 @@ def seed(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
     task.meetings.add((line.participant_id, line.peers) for line in settlement.payments)
     if disputable and events.kept_micro(task.terms, number, settlement):
         task.kept[number] = _disputable(task, settlement)
+    audits.begin(task, settlement)
     task.seed = revealed
     task.unresolved.discard(number)
     world.counts.settlements += 1
@@ -163,7 +165,16 @@ def first_of_end(world: World, task: Task) -> str | None:
 def _left_over(world: World, task: Task) -> list[Entry]:
     """Refunds and stakes that stand before the task's last transition, once the disputes have ended."""
     stakes = {name: world.book.holds(stake(task.id, name)) for name in task.claims}
-    *left, _ = events.ending_entries(task.id, task.round.number, State.CLOSED, task.unresolved, stakes, "")
+    *left, _ = events.ending_entries(
+        task.id,
+        task.round.number,
+        State.CLOSED,
+        task.unresolved,
+        stakes,
+        "",
+        audits=audits.left_held(world, task),
+        convicted=task.convicted,
+    )
     return left
 
 

@@ -135,6 +135,11 @@ def _computed(world: World, task: Task, model: EvidenceModel) -> dict[str, Compu
         record = None if opening is None else opening.get("measurement")
         if record is not None:
             found.append(_measurement(task, name, record))
+    if task.terms.audit is not None:
+        task.round.degree = model.degree
+        task.round.shown = {
+            m.participant_id: model.degree.degree_micro(m.features) for m in found if not m.fault
+        }
     earlier = [digest.hex() for digest in task.starts[-KEPT_BROADCASTS:]]
     if whole := len(found) == len(task.round.models):
         _check_copies(found)

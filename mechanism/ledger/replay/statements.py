@@ -17,8 +17,8 @@ from mechanism.terms import identifier
 def claim(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
     statement = ClaimStatement.from_record(body["statement"])
     task = world.task(statement.task_id)
-    signature = bytes.fromhex(body["signature"])
-    same(entry, events.claim(statement, signature, keys=world.key_history))
+    signature, organisation = bytes.fromhex(body["signature"]), bytes.fromhex(body["organisation"])
+    same(entry, events.claim(statement, signature, keys=world.key_history, organisation=organisation))
     name = statement.participant_id
     if task.state is not State.EFFORT:
         raise Wrong(f"a claim in {task.state}; claims are taken in EFFORT")
@@ -26,8 +26,14 @@ def claim(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
         raise Wrong(f"{name} has claimed before")
     if len(task.claims) >= task.terms.schedule.capacity:
         raise Wrong(f"all {task.terms.schedule.capacity} places of the task are taken")
+    most = task.terms.schedule.identities_per_organisation
+    if organisation and task.organisations[organisation] >= most:
+        raise Wrong(f"the organisation of {name} has {most} claims already; the terms allow no more")
+    if bool(statement.samples_root) != (task.terms.audit is not None):
+        raise Wrong("samples are committed to where the terms have audits, and only there")
     _check_statement(task, statement)
     check_signature(world, statement, signature)
+    task.organisations[organisation] += 1
     opening = world.opened(entry, statement.commitment)
     task.claims[name] = Claim(
         degree=None if opening is None else ClaimOpening.from_record(opening).degree,
@@ -35,6 +41,7 @@ def claim(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
         nonce=statement.nonce,
         draw_head=statement.draw_head,
         share=statement.draw_head,
+        samples_root=statement.samples_root,
     )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from mechanism.dispute import disputes_possible
 from mechanism.ledger import entries as events
 from mechanism.ledger.entry import Entry
+from mechanism.ledger.replay import audits
 from mechanism.ledger.replay.comparing import Wrong, same, same_parts
 from mechanism.ledger.replay.money import check_fresh_seed, first_of_end
 from mechanism.ledger.replay.payouts import check_price
@@ -84,8 +85,13 @@ def transition(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
     if alone and state.final and (left := first_of_end(world, task)):
         raise Wrong(f"{state} is entered before the task has ended: {left} is missing")
     _check_not_cut_short(task, state, waited)
+    if state is State.CLOSED and task.audits:
+        (number, name), *_ = sorted(task.audits)
+        raise Wrong(f"CLOSED is entered while the audit of {name} for round {number} is pending")
     world.transaction = None
     task.state, task.at = state, moment(at)
+    if state is State.SETTLED:
+        audits.started(task, moment(at))
     if state is State.SCORED:
         world.begin(task.id, "settlement", [], f"{task.id}/round/{number}/seed")
     elif state is State.TRAINING:

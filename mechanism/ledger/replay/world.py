@@ -1,7 +1,7 @@
 """What the entries so far have made: tasks, keys, accounts, and the transaction that is not complete."""
 
 import re
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from mechanism.canonical import canonical_digest
+from mechanism.degree_map import DegreeMap
 from mechanism.ledger import entries as events
 from mechanism.ledger.accounts import Book
 from mechanism.ledger.entry import Entry
@@ -34,6 +35,7 @@ class Claim:
 
     Attributes:
         degree: as claimed; None where the claim is not opened.
+        samples_root: commitment to the samples; empty where the terms have no audits.
         share, share_round: the last draw share that was checked, and its round: what the next one is checked
             against, in few steps.
     """
@@ -44,6 +46,7 @@ class Claim:
     draw_head: bytes
     share: bytes
     share_round: int = 0
+    samples_root: bytes = b""
 
 
 class Model(NamedTuple):
@@ -90,6 +93,29 @@ class Awarding:
 
 
 @dataclass(slots=True)
+class Audited:
+    """A submission whose audit is pending.
+
+    Attributes:
+        start: digest of the model that its round began from.
+        degree: the round's map from features to the degree, and submitted_micro what it gives of the submission; None
+            where they are not opened.
+        verified_micro: at most so much is that degree, by the verdict.
+        question_micro: of the round's pay, what is in question.
+        stage: "open", "failed" or "appealed": what is awaited is an audit, an appeal, or the audit after one.
+        since: when its time began; None before the round is settled.
+    """
+
+    start: bytes
+    degree: DegreeMap | None
+    submitted_micro: int | None
+    verified_micro: int
+    question_micro: int
+    stage: str = "open"
+    since: int | None = None
+
+
+@dataclass(slots=True)
 class Round:
     """What has been logged of one round.
 
@@ -98,6 +124,8 @@ class Round:
         models: those in time; failures: what participants said, by name.
         closed: whether both are complete.
         evidence: whether its entry is there; computed: what its openings give, as far as they are at hand.
+        degree: the opened evidence's map from features to the degree; shown: the degrees that it gives of submissions,
+            millionths. Kept where the terms have audits.
         verdicts: those so far; assessments: those of them that are opened.
         result: the model that the next round begins from.
     """
@@ -109,6 +137,8 @@ class Round:
     closed: bool = False
     evidence: bool = False
     computed: dict[str, Computed] = field(default_factory=dict)
+    degree: DegreeMap | None = None
+    shown: dict[str, int] = field(default_factory=dict)
     verdicts: dict[str, Outcome] = field(default_factory=dict)
     assessments: dict[str, Assessment] = field(default_factory=dict)
     result: bytes = b""
@@ -133,6 +163,8 @@ class Task:
         disputes: those who have opened their counts; kept: what they rest on, by round, until their awards begin.
         awarding: the round whose awards are being read, where one is.
         meetings: who has been scored against whom.
+        organisations: claims of each, by its mark in this task.
+        audits: those that are pending, by round and participant; convicted: who has failed one for good.
     """
 
     terms: Terms
@@ -156,6 +188,9 @@ class Task:
     kept: dict[int, dict[str, Disputable]] = field(default_factory=dict)
     awarding: Awarding | None = None
     meetings: Meetings = field(default_factory=Meetings)
+    organisations: Counter[bytes] = field(default_factory=Counter)
+    audits: dict[tuple[int, str], Audited] = field(default_factory=dict)
+    convicted: set[str] = field(default_factory=set)
 
     @property
     def id(self) -> str:

@@ -98,7 +98,7 @@ def test_a_part_of_other_terms_is_refused() -> None:
 def test_terms_are_cut_in_one_way_alone() -> None:
     """Otherwise the same terms could stand in the log as other bytes."""
     small = entries.published(samples.terms(rounds=1))[0].body["terms"]
-    short = entries._cut("task/terms", "terms", {"task_id": "task"}, canonical_bytes(small))
+    short = entries.cut("task/terms", "terms", {"task_id": "task"}, canonical_bytes(small))
     rest = [entry for entry in LEDGER if entry.kind != "terms"]
     refused([*rest[: PARTS[0]], *short, *rest[PARTS[0] :]], "expected the terms task/terms here")
     pieces = "".join(str(LEDGER[i].body["data"]) for i in PARTS)

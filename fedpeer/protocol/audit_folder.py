@@ -1,0 +1,155 @@
+"""The two folders of an audit by re-training: what goes to the auditor, and what comes back.
+
+order.json, start.safetensors              terms, claim, its opening, round, number; the model that the round began from
+statement.json, retrained.safetensors      the signed statement; the re-trained weights, where there are any
+"""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedpeer.protocol.model_file import file_digest
+from mechanism.canonical import Json, canonical_bytes, parse_canonical
+from mechanism.errors import FieldError
+from mechanism.statements import AuditStatement, ClaimOpening, ClaimStatement, check_opened
+from mechanism.terms import Terms
+
+ORDER, START, STATEMENT, RETRAINED = (
+    "order.json",
+    "start.safetensors",
+    "statement.json",
+    "retrained.safetensors",
+)
+
+#: Bytes of an order, whose terms may name thousands of tensors, and of a statement.
+_MAX_ORDER_BYTES, _MAX_STATEMENT_BYTES = 1 << 25, 1 << 16
+
+
+class AuditFolderError(Exception):
+    """A folder of an audit that cannot be read or written; the message says what to do."""
+
+
+@dataclass(frozen=True)
+class AuditOrder:
+    """What an auditor needs to know of one submission.
+
+    Attributes:
+        opening: of the claim.
+        number: 1, or 2 after an appeal.
+        start: the file of the model that the round began from, start_sha256 its digest.
+    """
+
+    terms: Terms
+    claim: ClaimStatement
+    opening: ClaimOpening
+    round: int
+    number: int
+    start: Path
+    start_sha256: bytes
+
+    def write(self, folder: Path) -> None:
+        """Into a new folder. Raises AuditFolderError where it is there already, or cannot be written."""
+        record: Json = {
+            "terms": self.terms.record(),
+            "claim": self.claim.record(),
+            "opening": self.opening.record(),
+            "round": self.round,
+            "number": self.number,
+            "start_sha256": self.start_sha256.hex(),
+        }
+        try:
+            folder.mkdir(parents=True)
+            (folder / ORDER).write_bytes(canonical_bytes(record))
+            shutil.copyfile(self.start, folder / START)
+        except OSError as error:
+            raise AuditFolderError(
+                f"{error.filename or folder}: {error.strerror}; name a new folder"
+            ) from None
+
+    @classmethod
+    def read(cls, folder: Path) -> "AuditOrder":
+        """Raises AuditFolderError for a folder that is none, or a model with another digest."""
+        record = _read(folder / ORDER, _MAX_ORDER_BYTES, "the folder that the operator has made")
+        try:
+            order = cls(
+                Terms.from_record(record["terms"]),
+                ClaimStatement.from_record(record["claim"]),
+                ClaimOpening.from_record(record["opening"]),
+                int(record["round"]),
+                int(record["number"]),
+                folder / START,
+                bytes.fromhex(record["start_sha256"]),
+            )
+        except (KeyError, TypeError, ValueError, FieldError) as error:
+            raise AuditFolderError(f"{folder / ORDER} is no order of an audit ({error})") from None
+        try:
+            check_opened(order.claim, order.opening)
+        except FieldError as error:
+            raise AuditFolderError(f"{folder / ORDER} was altered ({error})") from None
+        if order.claim.terms_digest != order.terms.digest:
+            raise AuditFolderError(
+                f"{folder / ORDER} has a claim under other terms; ask the operator for a new one"
+            )
+        _check_digest(order.start, order.start_sha256, "the order")
+        return order
+
+
+@dataclass(frozen=True)
+class Brought:
+    """What an auditor brings back.
+
+    Attributes:
+        signature: DER, over the canonical bytes of the statement.
+        weights: the file of the re-trained weights; None where nothing was trained.
+    """
+
+    statement: AuditStatement
+    signature: bytes
+    weights: Path | None
+
+    @classmethod
+    def read(cls, folder: Path) -> "Brought":
+        """Raises AuditFolderError for a folder that is none, or weights with another digest."""
+        path, weights = folder / STATEMENT, folder / RETRAINED
+        record = _read(path, _MAX_STATEMENT_BYTES, "the folder that the auditor has written")
+        try:
+            statement = AuditStatement.from_record(record["statement"])
+            signature = bytes.fromhex(record["signature"])
+        except (KeyError, TypeError, ValueError, FieldError) as error:
+            raise AuditFolderError(f"{path} is no auditor's statement ({error})") from None
+        if not statement.model_sha256:
+            return cls(statement, signature, None)
+        _check_digest(weights, statement.model_sha256, "the statement")
+        return cls(statement, signature, weights)
+
+
+def write_statement(folder: Path, statement: AuditStatement, signature: bytes) -> None:
+    """Beside the weights, as `Brought.read` reads it."""
+    record: Json = {"statement": statement.record(), "signature": signature.hex()}
+    try:
+        (folder / STATEMENT).write_bytes(canonical_bytes(record))
+    except OSError as error:
+        raise AuditFolderError(f"{folder / STATEMENT}: {error.strerror}") from None
+
+
+def _read(path: Path, limit: int, expected: str) -> Any:
+    try:
+        with path.open("rb") as file:
+            data = file.read(limit + 1)
+        if len(data) > limit:
+            raise AuditFolderError(f"{path} has more than {limit} bytes; expected {expected}")
+        return parse_canonical(data)
+    except OSError as error:
+        raise AuditFolderError(f"{path} cannot be read ({error.strerror}); name {expected}") from None
+    except FieldError as error:
+        raise AuditFolderError(f"{path} was altered ({error}); name {expected}") from None
+
+
+def _check_digest(path: Path, digest: bytes, whose: str) -> None:
+    try:
+        found = file_digest(path)
+    except OSError as error:
+        raise AuditFolderError(f"{path} cannot be read ({error.strerror}); {whose} needs it") from None
+    if found != digest:
+        raise AuditFolderError(f"{path} has the digest {found.hex()}; {whose} names {digest.hex()}")

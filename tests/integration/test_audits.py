@@ -1,0 +1,180 @@
+"""Audits by re-training from the draw to the money: orders, the site, what is measured, an appeal, times over."""
+
+import json
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from coordinator.config import TaskConfig
+from coordinator.errors import TaskError
+from fedpeer.audit.sources import open_source
+from fedpeer.cli.audit import app
+from fedpeer.cli.errors import CommandError
+from fedpeer.learning.datasets import LabelledData, load_splits
+from fedpeer.learning.samples import Samples
+from fedpeer.testing.coordinator import LocalCoordinator
+from mechanism.ledger.accounts import held, payable, stake
+from mechanism.ledger.entry import Entry
+from mechanism.ledger.reputation import ReputationEvents
+from participant import Fixed, Trained, TrainingRound, Weights, WrongStateError
+from participant.adapters.workload import WorkloadTask
+from participant.audits import samples_salt
+from participant.identity import StateFolder
+from tests.integration.market import verified
+
+pytestmark = [pytest.mark.long, pytest.mark.arithmetic, pytest.mark.timeout(900)]
+
+NAMES = ("ann", "bob", "cyd", "eve")
+
+
+class Tricked(WorkloadTask):
+    """Commits to skewed samples, claims their degree, and trains on balanced ones."""
+
+    def __init__(self, committed: LabelledData, balanced: LabelledData) -> None:
+        super().__init__(committed.images, committed.labels)
+        self.balanced = Samples(balanced.images, balanced.labels)
+
+    def train(self, weights: Weights, round: TrainingRound) -> Trained:  # noqa: A002 - as Task.train
+        made = self.workload.train(weights, self.balanced, round.recipe, 7)
+        return Trained(made, len(self.balanced))
+
+
+def drawn(pool: LabelledData, shares: Sequence[float], seed: int) -> LabelledData:
+    """120 samples with these shares of the ten digits."""
+    generator = np.random.default_rng(seed)
+    counts = generator.multinomial(120, np.asarray(shares) / sum(shares))
+    rows = [
+        generator.choice(np.flatnonzero(pool.labels == digit), count, replace=False)
+        for digit, count in enumerate(counts)
+    ]
+    return pool.select(np.concatenate(rows).astype(np.int64))
+
+
+def site(*arguments: object) -> dict[str, Any]:
+    done = CliRunner().invoke(app, ["site", *map(str, arguments), "--json"])
+    if done.exception is not None:
+        raise done.exception
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def test_who_trains_on_other_samples_than_it_has_committed_to_is_paid_nothing(tmp_path: Path) -> None:
+    assert CliRunner().invoke(app, ["key", str(tmp_path / "auditor")]).exit_code == 0
+    config = TaskConfig.model_validate(
+        {
+            "id": "task", "Q": "24", "phi": "8", "upsilon": "1.2", "seed": 5,
+            "rule": {"stake_micro": 100_000},
+            "schedule": {"rounds": 1, "capacity": 4, "effort_seconds": 100_000, "round_seconds": 100_000},
+            "recipe": {"model": "digits-cnn", "samples": 120, "epochs": 3, "batch_size": 32},
+            "data": {"dataset": "digits", "seed": 1},
+            "evidence": {"shadows": 14, "later": 14},
+            "audit": {
+                "auditor": str(tmp_path / "auditor.pub.pem"), "probability": 1, "rate": "1/10", "held_back": 0.25,
+                "seconds": 10_000, "appeal_seconds": 5_000,
+            },
+        }
+    )  # fmt: skip
+    pool = load_splits("digits", seed=1).train
+    even = [1.0] * 10
+    data = {name: drawn(pool, even, number) for number, name in enumerate(NAMES)}
+    data["eve"] = drawn(pool, [12, 12, 12, 1, 1, 1, 1, 1, 1, 1], 9)
+    for name, own in data.items():
+        np.savez(tmp_path / f"{name}.npz", images=own.images, labels=own.labels)
+    tasks: dict[str, WorkloadTask] = {n: WorkloadTask(d.images, d.labels) for n, d in data.items()}
+    tasks["eve"] = Tricked(data["eve"], drawn(pool, even, 11))
+
+    with ExitStack() as resources:
+        coordinator = resources.enter_context(LocalCoordinator(tmp_path / "state"))
+        coordinator.open(config)
+        members = {name: resources.enter_context(coordinator.participant(name, tmp_path)) for name in NAMES}
+        threads = [
+            threading.Thread(
+                target=members[name].run,
+                args=(tasks[name], "task"),
+                kwargs={"effort": Fixed(Decimal(0))},
+                daemon=True,
+            )
+            for name in NAMES
+        ]
+        for thread in threads:
+            thread.start()
+        coordinator.until("task", "SETTLED", patience=400)
+        rows = coordinator.operator(lambda operator: operator.audits("task"))
+        assert [(row.participant_id, row.stage) for row in rows] == [(name, "open") for name in NAMES]
+        questions = {row.participant_id: row.question_micro for row in rows}
+        assert all(questions.values())
+
+        def audited(name: str, *more: object) -> Any:
+            number = sum(path.name.startswith(f"order-{name}") for path in tmp_path.iterdir())
+            order, brought = tmp_path / f"order-{name}-{number}", tmp_path / f"brought-{name}-{number}"
+            made = coordinator.operator(lambda operator: operator.order_audit("task", 1, name, order))
+            salt = samples_salt(StateFolder(tmp_path / name).credentials().key, made.terms.digest, name).hex()
+            key = tmp_path / "auditor.pem"
+            site(order, "--key", key, "--out", brought, "--salt", salt, *more)
+            _, verdict = coordinator.operator(lambda operator: operator.record_audit(brought))
+            with pytest.raises(TaskError, match="awaited"):
+                coordinator.operator(lambda operator: operator.record_audit(brought))
+            return verdict
+
+        passed = audited("ann", "--data", tmp_path / "ann.npz", "--accept")
+        assert passed.outcome == "passed", passed
+        failed = audited("eve", "--data", tmp_path / "eve.npz", "--accept")
+        assert failed.outcome == "failed"
+        assert failed.retrained_micro - failed.submitted_micro > failed.limit_micro
+        other = audited("cyd", "--data", tmp_path / "bob.npz", "--accept")
+        assert other.outcome == "failed"
+        assert "not those that the claim commits to" in other.explanation
+
+        with pytest.raises(WrongStateError, match="is released"):
+            members["ann"].appeal("task", 1, "why not")
+        [standing] = members["eve"].appeal("task", 1, "an unlucky seed")
+        assert standing.stage == "appealed"
+        assert members["eve"].appeal("task", 1, "again")[0] == standing
+        again = audited("eve", "--data", tmp_path / "eve.npz", "--accept")
+        assert again.outcome == "failed"
+        assert members["eve"].audits("task")[0].stage == "convicted"
+
+        coordinator.advance(5_000)  # cyd does not appeal
+        coordinator.advance(5_000)  # nobody has come to bob
+        coordinator.until("task", "CLOSED")
+        for thread in threads:
+            thread.join(60)
+        stages = {r.participant_id: r.stage for r in coordinator.operator(lambda o: o.audits("task"))}
+        assert stages == {"ann": "released", "bob": "released", "cyd": "convicted", "eve": "convicted"}
+        report = verified(coordinator.folder)
+        seen = {name: coordinator.operator(lambda o, name=name: o.reputation(name)) for name in NAMES}  # type: ignore[misc]
+        own = members["eve"].reputation()
+        source = resources.enter_context(ExitStack())
+        ledger = open_source(coordinator.folder.database_url(coordinator.folder.config()), source)
+        events = ReputationEvents()
+        for data_ in ledger.entries():
+            events.feed(Entry.parse(data_))
+    assert own.lines() == seen["eve"].lines()
+    for name in NAMES:
+        assert {event for event, _ in seen[name].reasons} == set(events.of(name))
+    assert [e.explanation for e, _ in seen["eve"].reasons if not e.kept] == [
+        "Its audit has failed, for good."
+    ]
+    assert seen["ann"].value > seen["bob"].value > seen["eve"].value
+    holds = {name: report.balances[payable(name)].holds for name in NAMES}
+    assert holds["eve"] == holds["cyd"] == 0
+    assert min(holds["ann"], holds["bob"]) > max(questions["ann"], questions["bob"]) > 0
+    assert all(
+        not report.balances[account("task", name)].holds for account in (held, stake) for name in NAMES
+    )
+
+
+def test_a_site_refuses_what_cannot_be_right_before_it_trains(tmp_path: Path) -> None:
+    with pytest.raises(Exception, match="cannot be read"):
+        site(tmp_path / "nothing", "--key", tmp_path / "k.pem", "--out", tmp_path / "out")
+    (tmp_path / "k.pem").write_text("taken")
+    done = CliRunner().invoke(app, ["key", str(tmp_path / "k")])
+    assert isinstance(done.exception, CommandError)
+    assert "exists already" in str(done.exception)
