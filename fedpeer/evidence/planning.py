@@ -12,6 +12,9 @@ wrong targets.
 *Anchors* show how alike two models are that have a mix in common, and samples or not: each is two shadows of one mix on
 samples of two disjoint quarters of D_c that lie in one half, and every other one has a third, on the samples of the
 first again. The quarters are the same for all, so that no first or third has a sample in common with any second.
+
+*Repeated* ones have 0.3 to 0.85 of the samples that a sound one of their mix has, repeated up to the recipe's number
+(`fedpeer.evidence.straying`).
 """
 
 from bisect import bisect_right
@@ -43,6 +46,10 @@ KEPT, KEPT_SHARE = 12, 0.25
 ANCHOR_SHARE, LEAST_ANCHORS = 0.08, 4
 
 
+#: Repeated shadows for each sound one, and the least and the most of a sound one's samples that they have.
+REPEATED_SHARE, REPEATED_PART = 0.2, (0.3, 0.85)
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """One shadow before its training.
@@ -55,6 +62,7 @@ class Plan:
         sound: trained as the recipe wants, on samples of its own.
         seed: of its training.
         anchor: the number of the anchor whose first, second or third shadow it is; None for all others.
+        repeated: whether it has fewer samples, repeated.
         keeps: whether it is trained once more, from a start in which it took part (`fedpeer.evidence.measuring`).
     """
 
@@ -65,13 +73,19 @@ class Plan:
     sound: bool
     seed: int
     anchor: int | None = None
+    repeated: bool = False
     keeps: bool = False
+
+    @property
+    def flawed(self) -> bool:
+        return not self.sound and not self.repeated and self.anchor is None
 
 
 def plan_shadows(
     codes: Codes, reference: Sequence[Fraction], samples: int, count: int, seed: Sequence[int]
 ) -> list[Plan]:
-    """`count` sound shadows, then a quarter as many flawed ones, then the anchors. The same seed gives the same.
+    """`count` sound shadows, then a quarter as many flawed ones, then the anchors and the repeated ones. The same seed
+    gives the same.
 
     Args:
         codes: the stratum of each sample of D_c.
@@ -102,6 +116,13 @@ def plan_shadows(
             plans.append(Plan(mix, rows, rows, k % 2, False, int(generator.integers(2**31)), k))
     for k in generator.permutation(count)[: kept_count(count)]:
         plans[k] = replace(plans[k], keeps=True)
+    for k in range(repeated_count(count)):
+        half = (k + k // 4) % 2
+        mix = sound_mix(k, reference, samples, generator)
+        rows = _resample(codes, halves[half], mix.counts, generator)
+        part = float(np.exp(generator.uniform(*np.log(REPEATED_PART))))
+        rows = generator.permutation(np.resize(rows[: max(1, round(part * samples))], samples))
+        plans.append(Plan(mix, rows, rows, half, False, int(generator.integers(2**31)), repeated=True))
     return plans
 
 
@@ -111,7 +132,8 @@ def trainings(shadows: int, *, later: bool = False) -> int:
     """
     anchors = anchor_count(shadows)
     likeness = 2 * anchors + (anchors + 1) // 2
-    return shadows + flawed_count(shadows) + likeness + later * 2 * kept_count(shadows)
+    shadows_of_all = shadows + flawed_count(shadows) + repeated_count(shadows)
+    return shadows_of_all + likeness + later * 2 * kept_count(shadows)
 
 
 def later_shadows(shadows: int) -> int:
@@ -130,6 +152,11 @@ def most_shadows(limit: int, *, later: bool = False) -> int:
 def flawed_count(shadows: int) -> int:
     """Flawed shadows beside so many sound ones."""
     return round(shadows * FLAWED_SHARE)
+
+
+def repeated_count(shadows: int) -> int:
+    """Repeated shadows beside so many sound ones."""
+    return round(shadows * REPEATED_SHARE)
 
 
 def kept_count(shadows: int) -> int:
