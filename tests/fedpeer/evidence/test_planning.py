@@ -5,7 +5,14 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from fedpeer.evidence.planning import later_shadows, most_shadows, plan_shadows, scarcity, trainings
+from fedpeer.evidence.planning import (
+    later_shadows,
+    most_shadows,
+    plan_shadows,
+    repeated_count,
+    scarcity,
+    trainings,
+)
 from fedpeer.learning.strata import balanced_halves, reference_over
 
 CODES = np.random.default_rng(1).permutation(np.repeat(np.arange(5), [40, 40, 60, 20, 40]))
@@ -77,7 +84,7 @@ def test_anchors_are_of_one_mix_and_half_and_of_other_samples_or_the_same() -> N
 
 
 def test_flawed_shadows_look_balanced_by_their_targets_or_repeat_a_handful() -> None:
-    flawed = [plan for plan in plans() if not plan.sound and plan.anchor is None]
+    flawed = [plan for plan in plans() if plan.flawed]
     assert len(flawed) == 16
     for k, plan in enumerate(flawed):
         if k % 2:
@@ -115,3 +122,15 @@ def test_the_most_shadows_within_a_limit_of_trainings(limit: int, later: bool) -
 
 def test_later_rounds_have_half_the_shadows_but_never_fewer_than_a_fit_needs() -> None:
     assert [later_shadows(count) for count in (12, 17, 25, 100, 101)] == [12, 12, 13, 50, 51]
+
+
+def test_repeated_shadows_have_a_part_of_their_samples_as_often_as_it_takes() -> None:
+    repeated = [plan for plan in plans() if plan.repeated]
+    assert len(repeated) == repeated_count(64) == 13
+    assert {plan.half for plan in repeated} == {0, 1}
+    for plan in repeated:
+        assert len(plan.rows) == sum(plan.mix.counts)
+        assert (plan.rows == plan.targets_from).all()
+        assert len(np.unique(plan.rows)) <= round(0.85 * len(plan.rows))
+        assert not plan.sound
+        assert not plan.flawed
