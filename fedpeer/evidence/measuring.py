@@ -18,7 +18,7 @@ from fedpeer.evidence.comparing import Anchor, Comparison, fit_comparison
 from fedpeer.evidence.errors import EvidenceError
 from fedpeer.evidence.fitting import Fitted, Table, fit_degree
 from fedpeer.evidence.observing import Observation, Observer, silent_tensors
-from fedpeer.evidence.planning import Plan, plan_shadows
+from fedpeer.evidence.planning import Plan, calmer, plan_shadows
 from fedpeer.evidence.regression import Line, micro
 from fedpeer.evidence.screening import SCORES, Figures, Screens, fit_screens
 from fedpeer.evidence.sketch import Array
@@ -444,7 +444,7 @@ def _shadows(
         beside.append(straying.of_half(again.vectors["update"], again.halves))
     taught = [*sound, *repeated]
     times = np.array([times_seen(plan.rows, task.codes) for plan, _ in taught])
-    family = np.array([int(plan.repeated) for plan, _ in taught])
+    family = np.array([plan.family for plan, _ in taught])
     return Shadows(table, observer.tensors, again, np.concatenate(beside), times, family), straying
 
 
@@ -496,10 +496,17 @@ def _keeping(task: EvidenceTask, observer: Observer, start: Weights, plan: Plan,
 
 
 def _trained(task: EvidenceTask, start: Weights, plans: Sequence[Plan]) -> list[NewWeights]:
-    samples = [
-        task.validation.select(plan.rows, task.validation.targets[plan.targets_from]) for plan in plans
-    ]
-    return train_all(task.workload, start, samples, task.recipe, [plan.seed for plan in plans])
+    found: dict[int, NewWeights] = {}
+    for family in sorted({plan.family for plan in plans}):
+        places = [place for place, plan in enumerate(plans) if plan.family == family]
+        samples = [
+            task.validation.select(plan.rows, task.validation.targets[plan.targets_from])
+            for plan in (plans[place] for place in places)
+        ]
+        seeds, recipe = [plans[place].seed for place in places], calmer(task.recipe, family)
+        models = train_all(task.workload, start, samples, recipe, seeds)
+        found.update(zip(places, models, strict=True))
+    return [found[place] for place in range(len(plans))]
 
 
 def _table(

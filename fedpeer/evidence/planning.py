@@ -14,12 +14,15 @@ samples of two disjoint quarters of D_c that lie in one half, and every other on
 first again. The quarters are the same for all, so that no first or third has a sample in common with any second.
 
 *Repeated* ones have 0.3 to 0.85 of the samples that a sound one of their mix has, repeated up to the recipe's number
-(`fedpeer.evidence.straying`).
+(`fedpeer.evidence.straying`). Half of them are trained by the recipe; the others more *calmly*, as one does whose
+samples shall not be seen to be few: in batches of twice the size, at three quarters of the learning rate, or for an
+epoch less.
 """
 
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
@@ -29,6 +32,7 @@ import numpy.typing as npt
 from fedpeer.evidence.fitting import MIN_SHADOWS
 from fedpeer.learning.partition import LabelMix, dirichlet, majority_minority, number_of_classes
 from fedpeer.learning.strata import Codes, balanced_halves
+from mechanism.terms import Recipe
 
 Rows = npt.NDArray[np.int64]
 
@@ -46,8 +50,12 @@ KEPT, KEPT_SHARE = 12, 0.25
 ANCHOR_SHARE, LEAST_ANCHORS = 0.08, 4
 
 
-#: Repeated shadows for each sound one, and the least and the most of a sound one's samples that they have.
+#: Repeated shadows for each sound one that are trained by the recipe, and as many that are trained more calmly; the
+#: least and the most of a sound one's samples that they have.
 REPEATED_SHARE, REPEATED_PART = 0.2, (0.3, 0.85)
+
+#: Families of repeated shadows: 1 is trained by the recipe, the others by `calmer`.
+BY_RECIPE, CALM_FAMILIES = 1, (2, 3, 4)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +70,7 @@ class Plan:
         sound: trained as the recipe wants, on samples of its own.
         seed: of its training.
         anchor: the number of the anchor whose first, second or third shadow it is; None for all others.
-        repeated: whether it has fewer samples, repeated.
+        family: 0, or that of a repeated shadow.
         keeps: whether it is trained once more, from a start in which it took part (`fedpeer.evidence.measuring`).
     """
 
@@ -73,11 +81,17 @@ class Plan:
     sound: bool
     seed: int
     anchor: int | None = None
-    repeated: bool = False
+    family: int = 0
     keeps: bool = False
 
     @property
+    def repeated(self) -> bool:
+        """Whether it has fewer samples, repeated."""
+        return self.family > 0
+
+    @property
     def flawed(self) -> bool:
+        """Whether it has a handful of samples, or wrong targets."""
         return not self.sound and not self.repeated and self.anchor is None
 
 
@@ -116,14 +130,25 @@ def plan_shadows(
             plans.append(Plan(mix, rows, rows, k % 2, False, int(generator.integers(2**31)), k))
     for k in generator.permutation(count)[: kept_count(count)]:
         plans[k] = replace(plans[k], keeps=True)
-    for k in range(repeated_count(count)):
+    repeated = repeated_count(count)
+    for k in range(2 * repeated):
         half = (k + k // 4) % 2
         mix = sound_mix(k, reference, samples, generator)
         rows = _resample(codes, halves[half], mix.counts, generator)
         part = float(np.exp(generator.uniform(*np.log(REPEATED_PART))))
         rows = generator.permutation(np.resize(rows[: max(1, round(part * samples))], samples))
-        plans.append(Plan(mix, rows, rows, half, False, int(generator.integers(2**31)), repeated=True))
+        family = BY_RECIPE if k < repeated else CALM_FAMILIES[k % len(CALM_FAMILIES)]
+        plans.append(Plan(mix, rows, rows, half, False, int(generator.integers(2**31)), family=family))
     return plans
+
+
+def calmer(recipe: Recipe, family: int) -> Recipe:
+    """By which a family of repeated shadows is trained; the recipe itself for all others."""
+    if family == 2:
+        return replace(recipe, batch_size=2 * recipe.batch_size)
+    if family == 3:
+        return replace(recipe, learning_rate=recipe.learning_rate * Decimal("0.75"))
+    return replace(recipe, epochs=max(recipe.epochs - 1, 1)) if family == 4 else recipe
 
 
 def trainings(shadows: int, *, later: bool = False) -> int:
@@ -132,8 +157,8 @@ def trainings(shadows: int, *, later: bool = False) -> int:
     """
     anchors = anchor_count(shadows)
     likeness = 2 * anchors + (anchors + 1) // 2
-    shadows_of_all = shadows + flawed_count(shadows) + repeated_count(shadows)
-    return shadows_of_all + likeness + later * 2 * kept_count(shadows)
+    alone = shadows + flawed_count(shadows) + 2 * repeated_count(shadows)
+    return alone + likeness + later * 2 * kept_count(shadows)
 
 
 def later_shadows(shadows: int) -> int:
@@ -155,7 +180,7 @@ def flawed_count(shadows: int) -> int:
 
 
 def repeated_count(shadows: int) -> int:
-    """Repeated shadows beside so many sound ones."""
+    """Repeated shadows beside so many sound ones that are trained by the recipe; as many are trained more calmly."""
     return round(shadows * REPEATED_SHARE)
 
 

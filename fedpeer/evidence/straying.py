@@ -24,7 +24,8 @@ Errors grow with the distance d from the reference, as s(d) = s_0 + s_1 d; shado
 logged says y - u s(d), with the least u >= 0 at which sound shadows, each told by maps that have not seen it, keep
 `KEPT` of their weight in the mean. So honest participants lose at most that in expectation, as far as they are like
 sound shadows. Each *family* of repeated shadows, by how they were trained, has a line of its own, and the largest y
-counts.
+counts: who trains fewer samples more calmly than the recipe says strays less, but its update is shorter and its losses
+are others.
 
 Shadows of earlier rounds join with g and G of their own start, and the h and S of all.
 
@@ -55,7 +56,7 @@ KEPT = 0.98
 _AXES = 0.2
 
 #: Fewest shadows of a family from which anything is read.
-LEAST = 4
+LEAST = 3
 
 #: Least deviation of a regressor, below which it tells nothing.
 _LEAST_SPREAD = 1e-9

@@ -92,7 +92,7 @@ def test_each_family_has_its_line_and_too_few_have_none() -> None:
     family[-6:] = 1
     family[-1] = 2
     assert len(fit_times(Taught(shadows.z, shadows.beside, shadows.times, family), (), STRATA, 1, C)) == 1
-    assert fit_times(taught(60, 3, 6)[1], (), STRATA, 1, C) == ()
+    assert fit_times(taught(60, 2, 6)[1], (), STRATA, 1, C) == ()
 
 
 def test_a_sample_is_seen_as_often_as_its_stratum_says() -> None:
