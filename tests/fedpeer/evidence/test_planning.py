@@ -136,8 +136,8 @@ def test_repeated_shadows_have_a_part_of_their_samples_as_often_as_it_takes() ->
     assert [plan.family for plan in repeated].count(BY_RECIPE) == 13
     assert {family: [plan.family for plan in repeated].count(family) for family in CALM_FAMILIES} == {
         2: 4,
-        3: 4,
-        4: 5,
+        3: 5,
+        4: 4,
     }
     assert {plan.half for plan in repeated} == {0, 1}
     for plan in repeated:
