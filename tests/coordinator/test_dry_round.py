@@ -329,7 +329,7 @@ def test_a_limit_of_trainings_gives_the_shadows_of_a_round_and_the_interval_that
     assert proof.models == (trainings(17), trainings(13, later=True))
     assert proof.task.row.settings["evidence"]["shadows"] == 17
     assert "With 17 shadows degrees are known to" in proof.sentence()
-    assert "for 37 trainings." in proof.sentence()
+    assert "for 37 trainings, or 38 in later rounds" in proof.sentence()
     said = refused(evidence={"trainings": 34})
     assert "evidence.trainings is 34" in said
     assert "at least 35" in said
