@@ -249,6 +249,10 @@ def shadows_are_carried_over_that_no_round_before_had() -> Cases:
             yield f"{name} {value!r}", told_otherwise(lambda r, n=name, v=value: r["model"].update({n: v}))
 
 
+#: A line by which each model saw each of its samples 1.25 times, whatever it is like.
+SAMPLES_FEW: Any = {"weights": [0] * 18, "intercept": 1_250_000_000}
+
+
 def settled_as_distinct(history: History, record: Any) -> None:
     """Settles a round on evidence as if no digest in it said anything."""
     apart = json.loads(json.dumps(record))
@@ -288,7 +292,7 @@ def the_same_model_is_measured_otherwise() -> Cases:
     for field, value in (
         ("fault", "it came too late"), ("features", [[1, 1], [1, 1]]), ("norm", 1),
         ("alignment", 1), ("novelty", 1), ("improvement", -2 * MICRO), ("echo_distance", 1),
-        ("echo_cosine", 1), ("nearest_broadcast", "round 1"),
+        ("echo_cosine", 1), ("straying", 1), ("nearest_broadcast", "round 1"),
     ):  # fmt: skip
         history = trained(Shape(copied={1: ("p002", "p001")}))
         record = history.evidence()
@@ -497,7 +501,7 @@ OTHER_EVIDENCE: dict[str, Callable[[Any], Any]] = {
     "a figure": of_one(norm=999_999),
     "a pair": lambda r: linked(r, 800_000),
     "a pair that is hardly linked": lambda r: linked(r, 800_000, link=800_000 - APART_00_02),
-    "a map to distinct samples": lambda r: r["model"].update(distinct=r["model"]["quality"]),
+    "a map to distinct samples": lambda r: r["model"].update(distinct=[SAMPLES_FEW]),
     "harm": of_one(harm=1),
     "a fault": of_one(fault="it came too late"),
     "scores": of_one(scores={"dmi": "1"}),
@@ -555,10 +559,12 @@ def evidence_has_a_value_of_another_type_length_or_range() -> Cases:
         "a table of too many": of_likeness(same=[0] * 102),
         "a table with what is true": of_likeness(same=[0, True]),
         "no table": of_likeness(apart=0),
-        "distinct samples by something else": lambda r: r["model"].update(distinct=[]),
+        "distinct samples by something else": lambda r: r["model"].update(distinct=None),
+        "distinct samples by a line of something else": lambda r: r["model"].update(distinct=[[]]),
         "distinct samples over other regressors": lambda r: r["model"].update(
-            distinct={"weights": [], "intercept": 0}
+            distinct=[{"weights": [0] * 16, "intercept": 0}]
         ),
+        "distinct samples by too many lines": lambda r: r["model"].update(distinct=[SAMPLES_FEW] * 17),
         "a threshold in a string": of_limits(alignment="50000"),
         "no threshold": of_limits(improvement=None),
         "a rate above 1": of_limits(rate=MICRO + 1),
@@ -1679,9 +1685,8 @@ def what_two_have_in_common_is_paid_twice_or_without_its_fee() -> Cases:
     yield "by more than is had", lying(weigh(holders_micro=3 * MICRO))
     yield "without the fee", lying(agree(fee=Decimal(0)))
     yield "with another fee", lying(agree(fee=Decimal("0.750001")))
-    few: Any = {"weights": [0] * 16, "intercept": 800_000_000}
-    yield "of few samples as if of enough", lying(weigh(distinct_micro=MICRO), distinct=few)
-    yield "from another share of the samples", lying(agree(whole_from=Decimal("0.8")), distinct=few)
+    yield "of few samples as if of enough", lying(weigh(distinct_micro=MICRO), distinct=[SAMPLES_FEW])
+    yield "from another share of the samples", lying(agree(whole_from=Decimal("0.8")), distinct=[SAMPLES_FEW])
 
 
 @forgery("award", "total_micro", "expected")

@@ -422,6 +422,7 @@ class RoundMeasurements:
             improvement=micro(figures.improvement),
             echo_distance=micro(figures.echo_distance),
             echo_cosine=micro(figures.echo_cosine),
+            straying=micro(found.straying),
             nearest_broadcast=("this round", *self._sent.labels)[figures.nearest + 1],
         )
 

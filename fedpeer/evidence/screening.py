@@ -305,7 +305,7 @@ def fit_screens(
     common = scaled(plain)
     band = limit_at_worst(fitted.residuals, table.degrees)
     limit = limit_at_worst(common, table.degrees)
-    quality, held, flawed_quality, flawed_degree = _fit_quality(fitted, table, flawed)
+    quality, held, flawed_quality, flawed_degree = _fit_quality(fitted, flawed)
     least_quality = -limit_at(-held, RATE)
     if kept:
         places = np.array([place for place, _ in kept])
@@ -319,11 +319,11 @@ def fit_screens(
     return Screens((first, second), tails, limit, quality, least_quality, flawed_quality, flawed_degree, band)
 
 
-def _fit_quality(fitted: Fitted, table: Table, flawed: Table | None) -> tuple[Line, Array, float, float]:
+def _fit_quality(fitted: Fitted, flawed: Table | None) -> tuple[Line, Array, float, float]:
     """The quality, what it says of each sound shadow without it, and of flawed ones the median, and what their
     degrees seem to be at most.
     """
-    z = table.z(fitted.features, fitted.shares)
+    z = fitted.z
     if flawed is None:
         return Line(np.zeros(z.shape[1]), 1.0), np.ones(len(z)), 0.0, 0.0
     features = fitted.maps.of_shadows(flawed)

@@ -40,9 +40,9 @@ NOTHING = Decimal(0)
 ONE_MODEL = 999_000
 #: Of a payment to one that is not scored.
 UNSCORED = {"gross_micro": 0, "penalty_micro": 0, "fee_micro": 0}
-MAX_COLUMNS, MAX_NODES = 100, 2**18
+MAX_COLUMNS, MAX_NODES, MAX_LINES = 100, 2**18, 16
 LEVELS = [Fraction(level) for level in ("0", "1/2", "1", "3/2", "2", "3", "5")]
-MEASURED = ("norm", "alignment", "novelty", "improvement", "echo_distance", "echo_cosine")
+MEASURED = ("norm", "alignment", "novelty", "improvement", "echo_distance", "echo_cosine", "straying")
 DECIDING, SCORED = ("contract", "echo", "trained"), ("overlap", "samples", "contribution", "claim")
 OF_THE_MODEL_ALONE = (*MEASURED, "fault", "features", "nearest_broadcast")
 
@@ -908,7 +908,7 @@ class Evidence:
                 type(text) is str and 1 <= len(text) <= 200, "computed_on has no text of 1 to 200 characters"
             )
         require(
-            self.model["arithmetic"] == "strata-and-screens/half-even-micro-v5",
+            self.model["arithmetic"] == "strata-and-screens/half-even-micro-v6",
             "another arithmetic of evidence",
         )
         integer(self.model["shadows"], 1, "shadows")
@@ -931,9 +931,11 @@ class Evidence:
         integer(self.degree["half_width"], 0, "half_width")
         self._check_forest(self.degree["forest"])
         self.quality, self.distinct = self.model["quality"], self.model["distinct"]
-        for name in ("quality",) if self.distinct is None else ("quality", "distinct"):
-            line = shaped(self.model[name], "weights intercept", name)
-            integers(line["weights"], f"{name}.weights", self.regressors)
+        require(len(sequence(self.distinct, "distinct")) <= MAX_LINES, "too many lines to distinct samples")
+        lines = [("quality", self.quality, 0), *(("distinct", line, 2) for line in self.distinct)]
+        for name, line, more in lines:
+            shaped(line, "weights intercept", name)
+            integers(line["weights"], f"{name}.weights", self.regressors + more)
             integers([line["intercept"]], f"{name}.intercept")
         keys = (
             "norm_low norm_high alignment novelty improvement echo_distance echo_cosine quality_full quality_none "
@@ -982,7 +984,7 @@ class Evidence:
     def _measurement(self, record: Any) -> Record:
         keys = (
             "participant_id model_sha256 claimed_degree order samples fault features norm alignment novelty "
-            "improvement echo_distance echo_cosine nearest_broadcast twins harm scores"
+            "improvement echo_distance echo_cosine straying nearest_broadcast twins harm scores"
         )
         item = shaped(record, keys, "a measurement")
         for key in ("participant_id", "model_sha256", "claimed_degree", "fault", "nearest_broadcast"):
@@ -1048,10 +1050,15 @@ class Evidence:
         highest = math.floor(MICRO * (1 - min(self.reference)))
         return min(max(round((self.line(z) + self.forest(z)) / 2), 0), highest)
 
-    def told(self, line: Record, z: Sequence[int]) -> int:
-        """The quality, or the distinct samples."""
-        found = Fraction(product(line["weights"], z) + line["intercept"] * MICRO, 10**9)
-        return min(max(round(found), 0), MICRO)
+    @staticmethod
+    def told(line: Record, z: Sequence[int]) -> int:
+        return round(Fraction(product(line["weights"], z) + line["intercept"] * MICRO, 10**9))
+
+    def distinct_samples(self, z: Sequence[int], item: Record) -> int:
+        """Over those of the recipe, at most 1."""
+        more = [*z, item["straying"], item["norm"]]
+        times = max([self.told(line, more) for line in self.distinct], default=MICRO)
+        return round(Fraction(MICRO * MICRO, max(times, MICRO)))
 
     def usual(self, one: Record, other: Record) -> tuple[int, int]:
         """The likeness of two models of other samples, and of the same."""
@@ -1252,10 +1259,10 @@ def _judge(evidence: Evidence, item: Record, fellows: Sequence[Record], result: 
     limits, z = evidence.limits, evidence.z(item["features"])
     estimate, quality, half = (
         evidence.estimate(z),
-        evidence.told(evidence.quality, z),
+        min(max(evidence.told(evidence.quality, z), 0), MICRO),
         evidence.degree["half_width"],
     )
-    distinct = MICRO if evidence.distinct is None else evidence.told(evidence.distinct, z)
+    distinct = evidence.distinct_samples(z, item)
     common = {other["participant_id"]: _common(evidence, item, other) for other in fellows}
     lower, upper = max(estimate - half, 0), min(estimate + half, MICRO)
     verified = upper if half > limits["wide"] else estimate
@@ -1267,6 +1274,11 @@ def _judge(evidence: Evidence, item: Record, fellows: Sequence[Record], result: 
     claimed = Fraction(item["claimed_degree"]) * MICRO
     refuted = claimed < estimate - limits["claim_band"]
     samples = "The model shows enough distinct samples with right targets."
+    if distinct < MICRO:
+        samples = (
+            f"The model shows {micro_decimal(distinct)} of the distinct samples that the recipe asks for, with right "
+            "targets."
+        )
     if of_quality < MICRO:
         samples = (
             "The model behaves like one trained on few distinct samples or on wrong targets: quality "
