@@ -28,13 +28,29 @@ _PENALTIES = np.logspace(-6, 0, 13)
 
 @dataclass(frozen=True, eq=False)
 class Pull:
-    """What a mix does to one kind of vector: C, shape (2 S, B)."""
+    """What a mix does to one kind of vector: C, shape (2 S, B).
+
+    Attributes:
+        inverse: (X'X + a)^-1 of the shadows' x and the penalty a, (2 S, 2 S).
+    """
 
     coefficients: Array
+    inverse: Array
+
+    def __call__(self, mixes: Array) -> Array:
+        """pull(p), shape (..., B) of mixes (..., S)."""
+        said: Array = _basis(mixes) @ self.coefficients
+        return said
+
+    def unknown(self, mixes: Array) -> Array:
+        """x(p) (X'X + a)^-1 x(p)', shape (...): the greater, the less the shadows tell of such a mix."""
+        x = _basis(mixes)
+        result: Array = np.einsum("...i,ij,...j->...", x, self.inverse, x)
+        return result
 
     def left(self, vectors: Array, mixes: Array) -> Array:
         """What is left of models that are no shadows, shape (n, B), as directions."""
-        return directions(vectors - _basis(mixes) @ self.coefficients)
+        return directions(vectors - self(mixes))
 
 
 def fit_pull(vectors: Array, mixes: Array, halves: npt.NDArray[np.int64]) -> tuple[Pull, Array]:
@@ -43,18 +59,18 @@ def fit_pull(vectors: Array, mixes: Array, halves: npt.NDArray[np.int64]) -> tup
     Args:
         vectors: shape (n, B); mixes: distributions over the strata, (n, S); halves: of D_c, (n,).
     """
-    pull, residuals = _fitted(vectors, mixes)
+    pull, residuals = pull_and_rest(vectors, mixes)
     difference = residuals[halves == 0].mean(axis=0) - residuals[halves == 1].mean(axis=0)
     return pull, vectors - residuals + np.outer(halves == 0, difference)
 
 
 def pull_of(vectors: Array, mixes: Array) -> Pull:
     """The map that shadows of one half give."""
-    return _fitted(vectors, mixes)[0]
+    return pull_and_rest(vectors, mixes)[0]
 
 
-def _fitted(vectors: Array, mixes: Array) -> tuple[Pull, Array]:
-    """The map of the penalty with the least error, and the residuals of each without it."""
+def pull_and_rest(vectors: Array, mixes: Array) -> tuple[Pull, Array]:
+    """The map of the penalty with the least error, and the residuals of each without it, (n, B)."""
     left, singular, right = np.linalg.svd(_basis(mixes), full_matrices=False)
     squares, projected = singular**2, left.T @ vectors
     best, chosen, residuals = np.inf, 0.0, vectors
@@ -64,7 +80,12 @@ def _fitted(vectors: Array, mixes: Array) -> tuple[Pull, Array]:
         found = (vectors - left @ (kept[:, None] * projected)) / np.maximum(1 - leverage, 1e-9)[:, None]
         if (error := float(np.square(found).sum())) < best:
             best, chosen, residuals = error, float(penalty), found
-    return Pull(right.T @ ((singular / (squares + chosen))[:, None] * projected)), residuals
+    coefficients = right.T @ ((singular / (squares + chosen))[:, None] * projected)
+    # Directions that no shadow has are damped by the penalty alone.
+    inverse = (
+        right.T @ ((1 / (squares + chosen) - 1 / chosen)[:, None] * right) + np.eye(right.shape[1]) / chosen
+    )
+    return Pull(coefficients, inverse), residuals
 
 
 def mix_of(shares: Array) -> Array:
