@@ -24,8 +24,8 @@ which it passes lets noise pass, too. Each score is put on one scale, its excess
 excess, and the largest decides: so the six together fail an honest model at the rate of one.
 
 Who keeps its data from round to round meets a start that has seen them: its update is shorter, and other tensors move.
-Some shadows are trained as such participants, too; the limits of "trained" and "samples" are moved by what that moves
-them by in the median.
+Some shadows are trained as such participants, too. The limit of "trained" is that of all sums of a shadow's score and
+of what it moves one of these by, taken as independent; that of "samples" is moved by what moves it in the median.
 
 *Samples* is the distance from flawed shadows, by a ridge regression from the regressors of the degree; the payment is
 nothing at the flawed shadows' median. Of models that seem more skewed than any flawed one it says nothing: a line that
@@ -77,6 +77,10 @@ _LEAST_COSINE = 1 / float(np.sqrt(BUCKETS))
 
 #: Least usual gain, in units of an untrained model's mean loss, that a gain is divided by.
 _LEAST_GAIN = 1e-3
+
+#: Distinct samples, over the recipe's, of a sound shadow that the limit of "samples" is taken of, at least: one that
+#: repeats what its half of D_c has too little of behaves as a flawed one does, and no participant is like it.
+_DISTINCT = 0.5
 
 #: Shadows with the fewest strata, of which "trained" has a limit, too: this part, and at least so many.
 _FEW_STRATA, _LEAST_FEW = 0.1, 10
@@ -331,23 +335,27 @@ class Screens:
 
 
 def limit_at_worst(scores: Array, degrees: Array) -> float:
-    """The limit at `RATE` in the third of all degrees in which it is the greatest.
+    """The limit at `RATE` in the third of all degrees in which it is the greatest; a row of scores each.
 
     A limit of all shadows together would hold of all degrees together, and those of one end could pay for the others:
     near the reference an estimate can only be too high, and a model of one stratum gains little of what the start
     knows.
     """
     thirds = np.array_split(np.argsort(degrees, kind="stable"), 3)
-    return max(limit_at(scores[third], RATE) for third in thirds)
+    return max(limit_at(scores[third].ravel(), RATE) for third in thirds)
 
 
 def limit_of_few_strata(scores: Array, shares: Array) -> float:
-    """The limit at `RATE` of those with the fewest strata.
+    """The limit at `RATE` of those with the fewest strata; a row of scores each.
 
     They are few, so that the third of the greatest degrees may hide them, and what is usual of them is known least.
     """
     few = np.argsort(-np.square(shares).sum(axis=1), kind="stable")
-    return limit_at(scores[few[: max(_LEAST_FEW, int(_FEW_STRATA * len(few)))]], RATE)
+    return limit_at(scores[few[: max(_LEAST_FEW, int(_FEW_STRATA * len(few)))]].ravel(), RATE)
+
+
+def _limit(scores: Array, table: Table) -> float:
+    return max(limit_at_worst(scores, table.degrees), limit_of_few_strata(scores, table.shares))
 
 
 def fit_screens(
@@ -357,12 +365,14 @@ def fit_screens(
     flawed: Table | None,
     public: Sequence[Array] = (),
     kept: Sequence[tuple[int, Observation]] = (),
+    distinct: Array | None = None,
 ) -> Screens:
     """Tests whose limits the sound shadows give; without flawed ones everything passes "samples".
 
     Args:
         public: directions from the start to earlier models that were sent out.
         kept: shadows as participants that took part before, each with its place among the sound ones.
+        distinct: samples of each sound one, over the recipe's, (n,); enough where left out.
     """
     halves: Halves = table.halves
     usual = (_usual_of_half(sound, fitted, table, 0), _usual_of_half(sound, fitted, table, 1))
@@ -393,9 +403,10 @@ def fit_screens(
 
     common = scaled(plain)
     band = limit_at_worst(fitted.residuals, table.degrees)
-    limit = max(limit_at_worst(common, table.degrees), limit_of_few_strata(common, table.shares))
+    limit = _limit(common, table)
     quality, held, flawed_quality, flawed_degree = _fit_quality(fitted, table, flawed)
-    least_quality = -limit_at(-held, RATE)
+    enough = np.ones(len(held), dtype=bool) if distinct is None else distinct >= _DISTINCT
+    least_quality = -limit_at(-held[enough if enough.any() else slice(None)], RATE)
     if kept:
         places = np.array([place for place, _ in kept])
         observed = [each for _, each in kept]
@@ -403,7 +414,7 @@ def fit_screens(
         features = fitted.maps.of_shadows(own)
         shares = fitted.maps.shadow_shares(features)
         moved = scaled(scores(observed, shares, halves[places])) - common[places]
-        limit += max(float(np.median(moved)), 0.0)
+        limit = max(limit, _limit(np.add.outer(common, moved), table))
         least_quality -= max(float(np.median(held[places] - quality(own.z(features, shares)))), 0.0)
     return Screens(
         usual, usual_cosine, tails, limit, quality, least_quality, flawed_quality, flawed_degree, band

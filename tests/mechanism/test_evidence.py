@@ -278,7 +278,7 @@ def test_a_figure_passes_up_to_its_threshold_and_not_a_millionth_beyond(
 
 def test_every_fault_of_training_is_named_and_no_other() -> None:
     faults = {"norm": 0, "alignment": 0, "novelty": 7_000_000, "improvement": -600_000}
-    words = {"norm": "length", "alignment": "cosine", "novelty": "deviations", "improvement": "untrained"}
+    words = {"norm": "length", "alignment": "pulls", "novelty": "deviations", "improvement": "gains"}
     everything = only(measured("a", **faults)).verdicts[-1].explanation
     assert all(word in everything for word in words.values())
     for name, value in faults.items():
@@ -677,7 +677,7 @@ def test_figures_are_decimals_without_a_superfluous_digit(micro: int, text: str)
 
 
 def test_the_arithmetic_has_the_name_and_the_levels_that_ledgers_know_it_by() -> None:
-    assert ARITHMETIC == "strata-and-screens/half-even-micro-v5"
+    assert ARITHMETIC == "strata-and-screens/half-even-micro-v6"
     assert [*map(str, EXCESS_LEVELS)] == ["0", "1/2", "1", "3/2", "2", "3", "5"]
     assert NANO == 10**9
     assert KEPT_BROADCASTS == 8
