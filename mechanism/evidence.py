@@ -113,12 +113,13 @@ class Thresholds:
     *samples* and *claim* are one test each, at the same rate.
 
     Attributes:
-        norm_low, norm_high: of the update's norm, over the median of the shadows'.
-        alignment: least cosine of the update with the shadows' mean update.
-        novelty: largest deviation of a tensor's share in the change, in standard deviations of the shadows'.
-        improvement: least gain over the start on the strata that the model seems to have been trained on, in units of
-            an untrained model's mean loss.
-        echo_distance: least distance from a broadcast model, over the median of the shadows' update norms.
+        norm_low, norm_high: of the update's norm, over the usual of the mix that the model shows.
+        alignment: least cosine of the update with where its mix pulls, over the usual.
+        novelty: largest deviation of a tensor's share in the change from the usual of the mix, in standard deviations
+            of the shadows'.
+        improvement: least gain over the start on the strata that the model seems to have been trained on, over the
+            usual gain of models of these.
+        echo_distance: least distance from a broadcast model, over the usual norm of an update of the mix.
         echo_cosine: largest cosine of the update with a public direction.
         quality_full, quality_none: quality from which the payment is whole, and up to which it is nothing.
         quality_degree: a model of this estimate or a greater one is more skewed than those that the quality was learnt
@@ -585,8 +586,8 @@ def _trained(limits: Thresholds, m: Measurement) -> Verdict:
         )
     if m.alignment < limits.alignment:
         faults.append(
-            f"its update has a cosine of {_decimal(m.alignment)} with what training on real data gives, "
-            f"expected at least {_decimal(limits.alignment)}"
+            f"its update goes where its mix pulls {_decimal(m.alignment)} as much as is usual, expected at least "
+            f"{_decimal(limits.alignment)}"
         )
     if m.novelty > limits.novelty:
         faults.append(
@@ -595,8 +596,8 @@ def _trained(limits: Thresholds, m: Measurement) -> Verdict:
         )
     if m.improvement < limits.improvement:
         faults.append(
-            f"on the strata that it seems to have been trained on it gains {_decimal(m.improvement)} of an untrained "
-            f"model's loss, expected at least {_decimal(limits.improvement)}"
+            f"on the strata that it seems to have been trained on it gains {_decimal(m.improvement)} of the usual, "
+            f"expected at least {_decimal(limits.improvement)}"
         )
     if faults:
         return Verdict(

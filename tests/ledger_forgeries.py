@@ -2184,7 +2184,7 @@ def a_line_pays_out_otherwise() -> Cases:
         yield label, history.log.entries
 
 
-@forgery("are worth less", "follows run", "somebody twice")
+@forgery("are worth less", "follows run", "somebody twice", "no terms have a price")
 def a_run_pays_twice_or_who_is_owed_nothing() -> Cases:
     history = paid_out()
     history.log.write(*entries.payout_entries(2, history.log.now(), price(), {"p000": 10 * MICRO})[:1])
@@ -2205,6 +2205,13 @@ def a_run_pays_twice_or_who_is_owed_nothing() -> Cases:
             *entries.payout_entries(number, history.log.now(), price(), {"p000": 10 * MICRO})[:1]
         )
         yield f"run {number} after run 1", history.log.entries
+    history = owed()
+    history.log.pay_out(2, price(), history.people)
+    history.log.end_run(2)
+    yield "no first run", history.log.entries
+    history = played()
+    history.log.write(*entries.payout_entries(1, history.log.now(), price(), {"p000": 10 * MICRO})[:1])
+    yield "a run without a price", history.log.entries
 
 
 @forgery("begins before run 1", "no run")
@@ -2248,6 +2255,7 @@ def a_run_ends_otherwise() -> Cases:
         ("one line is withdrawn", lambda made: [*made[:-1], resolved_for("p003", 0)]),
         ("one line is left out", lambda made: [*made[:1], *made[2:]]),
         ("one line is paid in part", lambda made: [*made[:-1], resolved_for("p003", 1)]),
+        ("under another name", lambda made: [replace(made[0], id="payout/1/over"), *made[1:]]),
     ):
         history = owed()
         history.log.pay_out(1, price(), history.people)
@@ -2347,9 +2355,6 @@ def a_price_or_a_time_of_payouts_is_none() -> Cases:
         other = replace(samples.terms("other"), price=second)
         history.log.write(*entries.terms_entries(other))
         yield f"{label} after the first", history.log.entries
-    history = played()
-    history.log.write(*entries.payout_entries(1, history.log.now(), price(), {"p000": 10 * MICRO})[:1])
-    yield "a run without a price", history.log.entries
     history = owed()
     dear = replace(price(), amount=Decimal(2))
     history.log.pay_out(1, dear, history.people)

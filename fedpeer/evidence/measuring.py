@@ -417,13 +417,14 @@ def fit_ensemble(
         classifier=task.workload.classes is not None,
         seed=seed,
     )
+    distinct = np.array([len(np.unique(plan.rows)) for plan, _ in sound]) / task.recipe.samples
     kept = [(place, each.kept) for place, (_, each) in enumerate(sound) if each.kept is not None]
     return Ensemble(
         observer,
         shadows,
         0 if earlier is None else len(earlier.degrees),
         fitted,
-        fit_screens(honest, fitted, table, other, public, kept),
+        fit_screens(honest, fitted, table, other, public, kept, distinct),
         comparison,
         straying,
         _times(task, fitted, shadows, carried),

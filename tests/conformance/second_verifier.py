@@ -1162,7 +1162,7 @@ def _alone(limits: Record, item: Record, sent: set[str]) -> list[Record]:
         )
     if item["alignment"] < limits["alignment"]:
         faults.append(
-            f"its update has a cosine of {m['alignment']} with what training on real data gives, expected at least "
+            f"its update goes where its mix pulls {m['alignment']} as much as is usual, expected at least "
             f"{at['alignment']}"
         )
     if item["novelty"] > limits["novelty"]:
@@ -1172,8 +1172,8 @@ def _alone(limits: Record, item: Record, sent: set[str]) -> list[Record]:
         )
     if item["improvement"] < limits["improvement"]:
         faults.append(
-            f"on the strata that it seems to have been trained on it gains {m['improvement']} of an untrained model's "
-            f"loss, expected at least {at['improvement']}"
+            f"on the strata that it seems to have been trained on it gains {m['improvement']} of the usual, expected "
+            f"at least {at['improvement']}"
         )
     trained = "The model behaves like one trained by the task's recipe."
     if faults:

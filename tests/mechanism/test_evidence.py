@@ -278,7 +278,7 @@ def test_a_figure_passes_up_to_its_threshold_and_not_a_millionth_beyond(
 
 def test_every_fault_of_training_is_named_and_no_other() -> None:
     faults = {"norm": 0, "alignment": 0, "novelty": 7_000_000, "improvement": -600_000}
-    words = {"norm": "length", "alignment": "cosine", "novelty": "deviations", "improvement": "untrained"}
+    words = {"norm": "length", "alignment": "pulls", "novelty": "deviations", "improvement": "gains"}
     everything = only(measured("a", **faults)).verdicts[-1].explanation
     assert all(word in everything for word in words.values())
     for name, value in faults.items():

@@ -164,6 +164,14 @@ class TorchWorkload:
             if p.requires_grad
         }
 
+    def module_at(self, weights: Weights) -> nn.Module:
+        """A module of one's own at `weights`, for a training loop of one's own."""
+        return self._at(weights, shared=False)
+
+    def weights_of(self, module: nn.Module) -> NewWeights:
+        """What of such a module travels."""
+        return self._weights(module)
+
     def __getstate__(self) -> dict[str, Any]:
         """The module is made again where the workload arrives."""
         return {**vars(self), "_module": None}
