@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from fedpeer.evidence.likeness import fit_pull, mix_of, pull_of
+from fedpeer.evidence.likeness import fit_pull, mix_of
+from fedpeer.evidence.mix_lines import lines_and_rest
 from fedpeer.evidence.sketch import Array, directions
 
 pytestmark = pytest.mark.arithmetic
@@ -78,8 +79,8 @@ def test_of_a_mix_that_no_shadow_has_less_is_known() -> None:
     generator = np.random.default_rng(2)
     mixes = generator.dirichlet(np.full(STRATA, 2.0), SHADOWS)
     mixes[:20] = np.eye(STRATA)[1]
-    pull = pull_of(vectors(mixes, noise(SHADOWS, generator)), mixes)
-    seen, unseen = pull.unknown(np.eye(STRATA)[[1, 3]])
+    lines, _ = lines_and_rest(vectors(mixes, noise(SHADOWS, generator)), mixes)
+    seen, unseen = lines.unknown(np.eye(STRATA)[[1, 3]])
     assert 0 < seen < 0.2
     assert unseen > 2 * seen
     np.testing.assert_allclose(pull(mixes[:1])[0], vectors(mixes[:1], np.zeros((1, WIDTH)))[0], atol=1)
