@@ -573,7 +573,7 @@ class Terms:
         self._contract(terms["contract"])
         self._aggregation(terms["aggregation"])
         keys = "model epochs batch_size optimizer learning_rate samples proximal"
-        recipe = shaped(terms["recipe"], keys, "recipe", "source")
+        recipe = shaped(terms["recipe"], keys, "recipe", "source privacy")
         require(len(text(recipe["model"], "recipe.model")) <= 256, "recipe.model is too long")
         require((":" in recipe["model"]) == ("source" in recipe), "recipe.source stands where it should not")
         if "source" in recipe:
@@ -584,6 +584,12 @@ class Terms:
         require(decimal(recipe["proximal"], "recipe.proximal") >= 0, "recipe.proximal is negative")
         for name in ("epochs", "batch_size", "samples"):
             integer(recipe[name], 1, f"recipe.{name}")
+        if "privacy" in recipe:
+            privacy = shaped(recipe["privacy"], "method clip noise_multiplier delta", "recipe.privacy")
+            one_of(privacy["method"], ("dp-sgd", "update"), "privacy.method")
+            for name, most in (("clip", 10**6), ("noise_multiplier", 10**4)):
+                require(positive(privacy[name], f"privacy.{name}") <= most, f"privacy.{name} is too large")
+            require(positive(privacy["delta"], "privacy.delta") < 1, "privacy.delta is not below 1")
         self.budget = integer(terms["budget_micro"], 0, "budget_micro")
         self.price = Price(terms["price"]) if "price" in terms else None
         self.payer = f"learner:{identifier(terms['funder'], 'funder')}" if "funder" in terms else "treasury"
@@ -690,7 +696,7 @@ class Terms:
 
     def _schedule(self, record: Any) -> None:
         keys = "rounds quorum capacity effort_seconds round_seconds dispute_seconds"
-        schedule = shaped(record, keys, "schedule")
+        schedule = shaped(record, keys, "schedule", "retention_seconds")
         self.rounds = integer(schedule["rounds"], 1, "rounds")
         self.quorum = integer(schedule["quorum"], 3, "quorum")
         self.capacity = integer(schedule["capacity"], self.quorum, "capacity")
@@ -698,6 +704,9 @@ class Terms:
             integer(schedule[name], 1, name) for name in ("effort_seconds", "round_seconds")
         )
         self.window = integer(schedule["dispute_seconds"], 0, "dispute_seconds")
+        self.retention = None
+        if "retention_seconds" in schedule:
+            self.retention = integer(schedule["retention_seconds"], 0, "retention_seconds")
 
     def _contract(self, record: Any) -> None:
         sizes = {
