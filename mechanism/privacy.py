@@ -1,15 +1,16 @@
 """Noise that a participant adds, so that its model tells little of the samples that it was trained on.
 
-    dp-sgd   each step draws its batch anew, each sample by itself with chance q = 1 / steps of an epoch; the gradient of
-             each sample is clipped to the norm C, and N(0, (z C)^2) added to each number of their sum
-    update   the change of all floating-point tensors together is clipped to the norm C, and N(0, (z C)^2) added to each
-             number of it; every other tensor stays as it came
+    dp-sgd   each step draws its batch anew, each sample by itself with chance q = 1 / steps of an epoch; the gradient
+             of each sample is clipped to the norm C, and N(0, (z C)^2) added to each number of their sum
+    update   the change of all floating-point tensors together is clipped to the norm C, and N(0, (z C)^2) added to
+             each number of it; every other tensor stays as it came
 
 What it is worth is differential privacy (epsilon, delta), which `participant.accounting` computes: of dp-sgd for one
 sample more or less; of an update for any other samples in the place of all, between which a clipped change differs by
 2 C at most.
 
-Sources: Abadi et al. 2016, Deep learning with differential privacy; Dwork and Roth 2014, appendix A, for Gaussian noise.
+Sources: Abadi et al. 2016, Deep learning with differential privacy; Dwork and Roth 2014, appendix A, for Gaussian
+noise.
 """
 
 from collections.abc import Mapping
@@ -62,9 +63,7 @@ class Privacy:
             raise FieldError("privacy.delta", self.delta, "a decimal above 0 and below 1")
 
     def __str__(self) -> str:
-        return (
-            f"{self.method}, clip {self.clip:f}, noise multiplier {self.noise_multiplier:f}, delta {self.delta:f}"
-        )
+        return f"{self.method}, clip {self.clip:f}, noise multiplier {self.noise_multiplier:f}, delta {self.delta:f}"
 
 
 class Gaussians(NamedTuple):

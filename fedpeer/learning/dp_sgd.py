@@ -89,9 +89,7 @@ class PrivateSteps:
     def batches(self) -> Iterator[torch.Tensor]:
         """The batches of an epoch: indices of samples, perhaps none."""
         for _ in range(self._steps):
-            yield torch.nonzero(
-                torch.rand(self._samples, generator=self._draws) < 1 / self._steps
-            ).flatten()
+            yield torch.nonzero(torch.rand(self._samples, generator=self._draws) < 1 / self._steps).flatten()
 
     def step(self, rows: torch.Tensor, loss: Callable[[nn.Module], torch.Tensor]) -> float:
         """One step on a batch; its loss, 0 of an empty one.
