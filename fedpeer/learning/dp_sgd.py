@@ -15,6 +15,7 @@ Who knows the seed takes the noise off again: a participant's comes from its ope
 Source: Abadi et al. 2016, Deep learning with differential privacy, algorithm 1.
 """
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -101,7 +102,9 @@ class PrivateSteps:
         found = 0.0
         if len(rows):
             value = loss(self._module)
-            value.backward()  # type: ignore[no-untyped-call]  # torch's own stub
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Full backward hook", UserWarning)  # no input needs a gradient
+                value.backward()  # type: ignore[no-untyped-call]  # torch's own stub
             found = float(value.detach())
         else:
             for parameter in self._optimizer.params:

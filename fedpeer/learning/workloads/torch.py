@@ -12,6 +12,7 @@ import copy
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -154,8 +155,7 @@ class TorchWorkload:
             steps = PrivateSteps(module, recipe, len(targets), seed)
             for epoch in range(1, recipe.epochs + 1):
                 for rows in steps.batches():
-                    batch = _rows(inputs, rows), targets[rows]
-                    steps.step(rows, lambda each, batch=batch: self._losses(each, *batch).mean())
+                    steps.step(rows, partial(self._mean_loss, _rows(inputs, rows), targets[rows]))
                 if on_epoch is not None:
                     on_epoch(epoch)
             steps.close()
@@ -246,6 +246,11 @@ class TorchWorkload:
         self, module: nn.Module, inputs: torch.Tensor | dict[str, torch.Tensor], targets: torch.Tensor
     ) -> torch.Tensor:
         return self._per_sample(self._outputs(module, inputs), targets)
+
+    def _mean_loss(
+        self, inputs: torch.Tensor | dict[str, torch.Tensor], targets: torch.Tensor, module: nn.Module
+    ) -> torch.Tensor:
+        return self._losses(module, inputs, targets).mean()
 
     def _per_sample(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         losses = self._loss(outputs, targets)
