@@ -31,8 +31,8 @@ from participant.journal import PRIVACY, Journal, PrivacyRecord
 #: What a model without noise counts as.
 UNPROTECTED = Gaussians(0.0, 1.0, 1)
 
-#: Orders alpha of the Renyi divergence: epsilon is the least that one of them gives. Opacus's sum for a fractional order
-#: has terms that fall as (q / (1 - q))^i: at q = 1/2 hardly at all, so that it takes minutes.
+#: Orders alpha of the Renyi divergence: epsilon is the least that one of them gives. Opacus's sum for a fractional
+#: order has terms that fall as (q / (1 - q))^i: at q = 1/2 hardly at all, so that it takes minutes.
 _WHOLE_ORDERS = (*range(2, 65), 80, 96, 128, 192, 256, 512, 1024)
 _FRACTIONAL_ORDERS = tuple(1 + tenth / 10 for tenth in range(1, 100) if tenth % 10)
 _SLOW_RATE = 0.5

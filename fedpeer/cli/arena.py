@@ -14,6 +14,7 @@ from rich.table import Column, Table
 from fedpeer import extensions
 from fedpeer.cli.accuracy import measure_accuracy
 from fedpeer.cli.errors import CommandError, writable
+from fedpeer.cli.privacy import measure_privacy
 from fedpeer.cli.progress import cell_progress
 from fedpeer.experiments.arena import ATTACKS, RULES, ArenaResult, ArenaSetting, attack_named, run_arena
 from fedpeer.experiments.arena.running import arena_cells
@@ -60,8 +61,18 @@ def arena(
             help="Instead of attacks: how well degrees are measured, for every kind of model and data.",
         ),
     ] = False,
+    privacy: Annotated[
+        str | None,
+        typer.Option(
+            help="Instead of attacks: what noise costs, by epsilon. dp-sgd, or update.", show_default=False
+        ),
+    ] = None,
     task: Annotated[
-        list[str] | None, typer.Option(help="With --accuracy: what is measured, repeatable. Default: all.")
+        list[str] | None,
+        typer.Option(
+            help="With --accuracy or --privacy: what is measured, repeatable. Default: all, or digits-mlp and "
+            "flights-mlp."
+        ),
     ] = None,
     json_output: Annotated[
         bool, typer.Option("--json", help="Print one JSON object and nothing else.")
@@ -76,6 +87,9 @@ def arena(
     """Measure what every attack earns under every payment rule, through the real evidence and settlement."""
     if accuracy:
         measure_accuracy(task or (), seeds, shadows, workers, json_output, out)
+        return
+    if privacy is not None:
+        measure_privacy(task or (), privacy, seeds, shadows, workers, json_output, out)
         return
     setting = ArenaSetting(
         dataset=dataset.value,

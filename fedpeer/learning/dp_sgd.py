@@ -103,7 +103,9 @@ class PrivateSteps:
         if len(rows):
             value = loss(self._module)
             with warnings.catch_warnings():
-                warnings.filterwarnings("ignore", "Full backward hook", UserWarning)  # no input needs a gradient
+                warnings.filterwarnings(
+                    "ignore", "Full backward hook", UserWarning
+                )  # no input needs a gradient
                 value.backward()  # type: ignore[no-untyped-call]  # torch's own stub
             found = float(value.detach())
         else:

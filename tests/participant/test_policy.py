@@ -260,6 +260,6 @@ def test_mistakes_in_the_file_are_named(tmp_path: Path, old: str, new: str, said
     path = tmp_path / "participant.toml"
     assert old in CONFIG
     path.write_text(CONFIG.replace(old, new, 1))
-    with pytest.raises(ConfigurationError, match="participant.toml") as error:
+    with pytest.raises(ConfigurationError, match=r"participant\.toml") as error:
         read_config(path)
     assert said in str(error.value)
