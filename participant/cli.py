@@ -193,8 +193,9 @@ def status(
 ) -> None:
     """Where each task stands, what models so far tell of the data, which tasks were declined; asks nobody."""
     participant_id, folder = _member(config, state)
-    reports = read_reports(folder) if StateFolder(folder).journal.exists() else []
-    spent, declined = read_spending(folder), read_declined(folder)
+    begun = StateFolder(folder).journal.exists()
+    reports = read_reports(folder) if begun else []
+    spent, declined = (read_spending(folder), read_declined(folder)) if begun else (None, [])
     if as_json:
         _print_json(
             {
