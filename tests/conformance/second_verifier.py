@@ -421,6 +421,7 @@ class Entry:
 KEYS = {
     "terms": "task_id part parts sha256 data",
     "transition": "task_id round state at reason",
+    "deletion": "task_id at",
     "selection": "task_id part parts participants",
     "closing": "task_id round at part parts absent",
     "enrolment": "participant_id public_key",
@@ -1453,6 +1454,7 @@ class Replay:
         self.run_lines: dict[str, int] | None = None
         self.run_at = 0
         self.paid_at: dict[int, int] = {}
+        self.kept_until: dict[str, int] = {}
         self.paid: dict[tuple[int, str], int] = {}
 
     def run(self) -> None:
@@ -1464,7 +1466,7 @@ class Replay:
             "evidence": self.evidence, "verdict": self.paper_verdicts, "dispute": self.dispute,
             "awards": self.ending, "refund": self.ending, "stake_release": self.ending,
             "deposit": self.funding, "withdrawal": self.funding, "payout": self.payout,
-            "payout_end": self.payout_end, "payout_return": self.payout_return,
+            "payout_end": self.payout_end, "payout_return": self.payout_return, "deletion": self.deletion,
         }  # fmt: skip
         try:
             while self.at < len(self.data):
@@ -1666,6 +1668,16 @@ class Replay:
             task.starts.append(task.start)
         elif state in ("CLOSED", "CANCELLED"):
             self.tasks[task.id] = None
+            if task.terms.retention is not None:
+                self.kept_until[task.id] = time + task.terms.retention
+
+    def deletion(self, entry: Entry) -> None:
+        body = entry.body
+        name = text(body["task_id"], "task_id")
+        require(name in self.kept_until, "a deletion where none is promised, or before the end, or once more")
+        self.same(entry, f"{name}/deletion", "deletion", body)
+        time = seconds(text(body["at"], "at"))
+        require(time >= self.kept_until.pop(name), "submitted models are deleted too early")
 
     # 10 Statements
 

@@ -21,6 +21,7 @@ Of each task:
     aggregations  one a settled round; the model that the next begins from
     disputes      opened counts are those behind the claim, once, after a settlement; awards are what `review` gives
     end           what is not settled is refunded, only where the task is cancelled; stakes are released
+    deletion      of submitted models, once, after the end, not before the time that the terms promise to keep them
 
 Of the log:
 
@@ -55,6 +56,7 @@ __all__ = ["Counts", "Replay", "ReplayError", "Taken"]
 _HANDLERS: Mapping[str, Callable[[World, Entry, Mapping[str, Any]], None]] = {
     "terms": states.terms,
     "transition": states.transition,
+    "deletion": states.deletion,
     "selection": states.selection,
     "closing": rounds.closing,
     "enrolment": keys.enrolment,
