@@ -395,14 +395,18 @@ class Coordinator:
         """Once a day, and when a task has promised it: deletes model files that no task needs any more."""
         while True:
             now = self._clock.now()
-            keep = await self._transact.read(_referenced(self.config.storage, now))
-            freed = await asyncio.to_thread(self._work.blobs.retain, keep, time.time() - _UNCOMMITTED)
-            log.info("model files swept", kept=len(keep), freed_bytes=freed)
-            following = await self._note_deletions()
+            following = await self._sweep_models()
             await self._transact(lambda t: t.market.sweep_notices(t.now - KEPT_SECONDS))
             self._warn_of_expiry()
             duty.well()
             await self._clock.wait(asyncio.Event(), min(now + DAY, following))
+
+    async def _sweep_models(self) -> float:
+        """Deletes them; returns when the next promise is due."""
+        keep = await self._transact.read(_referenced(self.config.storage, self._clock.now()))
+        freed = await asyncio.to_thread(self._work.blobs.retain, keep, time.time() - _UNCOMMITTED)
+        log.info("model files swept", kept=len(keep), freed_bytes=freed)
+        return await self._note_deletions()
 
     async def _note_deletions(self) -> float:
         """Logs of which tasks no submitted model is kept any more; returns when the next promise is due."""

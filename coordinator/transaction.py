@@ -333,7 +333,8 @@ class Transaction:
 
     def models_deleted(self, task: TaskRow) -> None:
         """No file of a model that was submitted in an ended task is kept any more, as its terms have promised."""
-        self._record(entries.deletion(task.id, self._at(task.id)))
+        if not self.ledger_store.find([entries.deletion_id(task.id)]):
+            self._record(entries.deletion(task.id, self._at(task.id)))
 
     def notice(
         self, type_: str, data: Mapping[str, Any], task_id: str = "", participant_id: str = ""
