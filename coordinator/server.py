@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -427,7 +428,7 @@ class Coordinator:
             elif any(blobs.holds(digest) for digest in digests):
                 following = min(following, self._clock.now() + _UNCOMMITTED)
             else:
-                await self._transact(lambda t, task=task: t.models_deleted(task))
+                await self._transact(partial(Transaction.models_deleted, task=task))
                 await self._transact.sign_head()
                 log.info("submitted models were deleted", task=task.id)
         return following

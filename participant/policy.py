@@ -11,16 +11,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 from mechanism.degree import noniid_degree, rational
 from mechanism.errors import FieldError, MechanismError
-from mechanism.ledger.errors import LedgerError
-from mechanism.ledger.log_keys import LogKeys
-from mechanism.ledger.note import VerificationKey
 from mechanism.privacy import Privacy, gaussians
 from mechanism.terms import Terms
 from participant.accounting import PrivacyLimit, epsilon_of
 from participant.errors import ConfigurationError, DeclinedError
+
+if TYPE_CHECKING:
+    from mechanism.ledger.log_keys import LogKeys
 
 #: Seconds of a day.
 _DAY = 86_400
@@ -62,11 +63,8 @@ class Policy:
     retention_days: float | Decimal | None = None
 
     def __post_init__(self) -> None:
-        for key in self.coordinator_keys:
-            try:
-                VerificationKey.parse(key)
-            except LedgerError as error:
-                raise ConfigurationError(f"policy.coordinator_keys has {key!r:.80}: {error}") from None
+        if self.coordinator_keys:
+            _check_keys(self.coordinator_keys)
         if self.reference is not None:
             shares = self.reference.values() if isinstance(self.reference, Mapping) else self.reference
             try:
@@ -123,7 +121,7 @@ class Policy:
         if reasons:
             raise DeclinedError(terms.task_id, reasons)
 
-    def check_keys(self, task_id: str, keys: LogKeys) -> None:
+    def check_keys(self, task_id: str, keys: "LogKeys") -> None:
         """Raises DeclinedError where none of the log's keys is trusted."""
         known = [str(key) for key in keys.all]
         if self.coordinator_keys and not set(known) & set(self.coordinator_keys):
@@ -203,6 +201,18 @@ class Policy:
                 f'policy.least_pay is {self.least_pay!r:.60}; expected credits, or money such as "1.50 EUR"'
             )
         return amount, currency
+
+
+def _check_keys(keys: Sequence[str]) -> None:
+    """Raises ConfigurationError for what is no verification key."""
+    from mechanism.ledger.errors import LedgerError  # the ledger's part takes its time to import
+    from mechanism.ledger.note import VerificationKey
+
+    for key in keys:
+        try:
+            VerificationKey.parse(key)
+        except LedgerError as error:
+            raise ConfigurationError(f"policy.coordinator_keys has {key!r:.80}: {error}") from None
 
 
 def _is_currency(text: str) -> bool:
