@@ -97,7 +97,7 @@ def noised(
     start: Mapping[str, npt.NDArray[Any]],
     trained: Mapping[str, npt.NDArray[Any]],
     privacy: Privacy,
-    generator: np.random.Generator,
+    generator: "np.random.Generator",
 ) -> dict[str, npt.NDArray[Any]]:
     """`trained` as the method "update" sends it, in the types of `start`.
 

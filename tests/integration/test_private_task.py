@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -122,3 +123,18 @@ def test_a_task_file_with_privacy(tmp_path: Path) -> None:
     assert config.recipe.privacy.privacy() == Privacy(
         "update", Decimal("0.5"), Decimal(8), Decimal("0.00001")
     )
+
+
+def test_a_workload_that_cannot_train_so_is_not_opened(tmp_path: Path) -> None:
+    from sklearn.linear_model import SGDClassifier
+
+    from coordinator.opening import _check_privacy
+    from fedpeer.learning.workloads.sklearn import SklearnWorkload
+    from mechanism.terms import Recipe
+
+    own = SklearnWorkload(SGDClassifier(), features=3, classes=2)
+    noise = Privacy("dp-sgd", Decimal(1), Decimal(1), Decimal("0.00001"))
+    recipe = Recipe("custom", 1, 8, "sgd", Decimal("0.1"), 10, privacy=noise)
+    with pytest.raises(FieldError, match="does not train by DP-SGD"):
+        _check_privacy(recipe, own)
+    _check_privacy(replace(recipe, privacy=replace(noise, method="update")), own)
