@@ -31,7 +31,7 @@ from mechanism.server_step import FedAdam
 from mechanism.settlement import MICRO, Assessment
 from mechanism.unmeasured import as_claimed, missing
 from tests import ledger_samples as samples
-from tests.ledger_histories import SALT, SHAPES, History, Shape, played, started
+from tests.ledger_histories import SALT, SHAPES, History, Log, Shape, played, started
 
 Cases = Iterator[tuple[str, list[Entry]]]
 
@@ -764,7 +764,7 @@ def a_task_is_cancelled_once_its_verdicts_are_known() -> Cases:
 @forgery("CANCELLED without a reason")
 def a_task_is_cancelled_for_no_reason() -> Cases:
     for name, shape in SHAPES.items():
-        if shape.cancelled is not None:
+        if shape.cancelled is not None and shape.retention is None:
             ledger = played(shape).log.entries
             last = dict(ledger[-1].body)
             for reason in ("", "  "):
@@ -1018,6 +1018,40 @@ def disputes_are_taken_for_another_time() -> Cases:
         history.log.wait(seconds - 1)
         history.finish()
         yield f"after {seconds} seconds", history.log.entries
+
+
+@forgery("promise to keep them until", "has not ended", "promised no deletion", "has no terms")
+def submitted_models_are_deleted_at_another_time() -> Cases:
+    for retention in (60, 86_400):
+        shape = Shape(retention=retention)
+        history = started(shape)
+        history.begin()
+        history.rounds(1, shape.rounds)
+        history.finish()
+        end = history.log.seconds
+        for early in (1, retention):
+            at = entries.timestamp(samples.BEGUN + end + retention - early)
+            yield (
+                f"{early} of {retention} seconds too early",
+                [*history.log.entries, entries.deletion("task", at)],
+            )
+    sound = Shape(retention=0)
+    history = started(sound)
+    history.open()
+    history.delete()
+    yield "at the opening", history.log.entries
+    history = settled(sound)
+    history.delete()
+    yield "before the end", completed(history)
+    history = played(sound)
+    history.delete()
+    yield "twice", history.log.entries
+    history = played()
+    history.delete()
+    yield "and nobody promised it", history.log.entries
+    log = Log()
+    log.write(entries.deletion("nobody", log.now()))
+    yield "of no task", log.entries
 
 
 @forgery("ends early", "is missing")

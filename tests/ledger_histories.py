@@ -111,6 +111,7 @@ class Shape:
         cancelled: state and round in which the task is cancelled.
         aggregation: how the next start follows.
         peers: drawn for each.
+        retention: seconds for which submitted models are kept, and then deleted; None: nothing is promised.
         price, funder: as in the terms. A funder deposits the budget before the opening.
     """
 
@@ -130,6 +131,7 @@ class Shape:
     cancelled: tuple[State, int] | None = None
     aggregation: Aggregation = field(default_factory=FedAvg)
     peers: int = 1
+    retention: int | None = None
     price: Price | None = None
     funder: str = ""
 
@@ -156,7 +158,11 @@ class History:
         plain = samples.terms(
             shape.task_id, shape.rounds, shape.people, stake_micro=shape.stake_micro, rule=shape.rule
         )
-        schedule = replace(plain.schedule, dispute_seconds=60 if shape.private else 0)
+        schedule = replace(
+            plain.schedule,
+            dispute_seconds=60 if shape.private else 0,
+            retention_seconds=shape.retention,
+        )
         self.log, self.shape = log, shape
         self.terms: Terms = replace(
             plain,
@@ -498,6 +504,11 @@ class History:
         self.log.wait(self.terms.schedule.dispute_seconds)
         self.end()
 
+    def delete(self, at: str | None = None) -> None:
+        """Submitted models are deleted, as soon as the terms promise it."""
+        self.log.wait((self.shape.retention or 0) - 1)
+        self.log.write(entries.deletion(self.id, self.log.now() if at is None else at))
+
     def play(self) -> None:
         """All of it."""
         self.begin()
@@ -506,6 +517,8 @@ class History:
             self.rounds(1, self.shape.rounds)
         if stop is None:
             self.finish()
+        if self.shape.retention is not None:
+            self.delete()
 
 
 def started(shape: Shape = Shape()) -> History:
@@ -564,5 +577,8 @@ SHAPES: Mapping[str, Shape] = {
     "a learner's own money": Shape(funder="trust", refuted={2: "p001"}, price=Price(Decimal("0.75"), "EUR", 2)),
     "a learner's own money, a dispute": Shape(funder="trust", private=frozenset({"p003"})),
     "a learner's own money, cancelled": Shape(funder="trust", cancelled=(State.SETTLED, 1)),
+    "models that are deleted": Shape(retention=86_400, private=frozenset({"p003"})),
+    "models that are deleted at once": Shape(rule="paper", retention=0),
+    "models that are deleted, cancelled": Shape(retention=60, cancelled=(State.TRAINING, 2)),
     "a dispute, then cancelled": Shape(private=frozenset({"p003"}), cancelled=(State.SETTLED, 1)),
 }  # fmt: skip

@@ -15,6 +15,7 @@ from fedpeer import extensions
 from fedpeer.cli.accuracy import measure_accuracy
 from fedpeer.cli.errors import CommandError, writable
 from fedpeer.cli.honest import measure_honest
+from fedpeer.cli.privacy import measure_privacy
 from fedpeer.cli.progress import cell_progress
 from fedpeer.experiments.arena import ATTACKS, RULES, ArenaResult, ArenaSetting, attack_named, run_arena
 from fedpeer.experiments.arena.running import arena_cells
@@ -68,9 +69,18 @@ def arena(
             help="Instead of attacks: how many honest participants are hurt, by habits beside the recipe.",
         ),
     ] = False,
+    privacy: Annotated[
+        str | None,
+        typer.Option(
+            help="Instead of attacks: what noise costs, by epsilon. dp-sgd, or update.", show_default=False
+        ),
+    ] = None,
     task: Annotated[
         list[str] | None,
-        typer.Option(help="With --accuracy or --honest: what is measured, repeatable. Default: all."),
+        typer.Option(
+            help="With --accuracy, --honest or --privacy: what is measured, repeatable. Default: all; with --privacy "
+            "digits-mlp and flights-mlp."
+        ),
     ] = None,
     json_output: Annotated[
         bool, typer.Option("--json", help="Print one JSON object and nothing else.")
@@ -88,6 +98,8 @@ def arena(
         return
     if honest:
         measure_honest(task or (), seeds, shadows, workers, json_output, out)
+    if privacy is not None:
+        measure_privacy(task or (), privacy, seeds, shadows, workers, json_output, out)
         return
     setting = ArenaSetting(
         dataset=dataset.value,

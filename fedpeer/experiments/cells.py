@@ -34,6 +34,7 @@ COMPUTATIONS: Mapping[str, tuple[str, int]] = {
     "federation": ("fedpeer.experiments.federation:federation_cell", 1),
     "honest": ("fedpeer.experiments.accuracy.honest:honest_cell", 1),
     "gradients": ("fedpeer.experiments.gradients:gradients_cell", 1),
+    "private": ("fedpeer.experiments.accuracy.private:private_cell", 1),
     "settlement": ("fedpeer.experiments.settlements:settlement_cell", 2),
     "verified": ("fedpeer.experiments.verification:verified_cell", 4),
 }

@@ -428,6 +428,7 @@ class Entry:
 KEYS = {
     "terms": "task_id part parts sha256 data",
     "transition": "task_id round state at reason",
+    "deletion": "task_id at",
     "selection": "task_id part parts participants participants_sha256",
     "closing": "task_id round at part parts absent",
     "enrolment": "participant_id public_key",
@@ -581,7 +582,7 @@ class Terms:
         self._contract(terms["contract"])
         self._aggregation(terms["aggregation"])
         keys = "model epochs batch_size optimizer learning_rate samples proximal"
-        recipe = shaped(terms["recipe"], keys, "recipe", "source")
+        recipe = shaped(terms["recipe"], keys, "recipe", "source privacy")
         require(len(text(recipe["model"], "recipe.model")) <= 256, "recipe.model is too long")
         require((":" in recipe["model"]) == ("source" in recipe), "recipe.source stands where it should not")
         if "source" in recipe:
@@ -592,6 +593,12 @@ class Terms:
         require(decimal(recipe["proximal"], "recipe.proximal") >= 0, "recipe.proximal is negative")
         for name in ("epochs", "batch_size", "samples"):
             integer(recipe[name], 1, f"recipe.{name}")
+        if "privacy" in recipe:
+            privacy = shaped(recipe["privacy"], "method clip noise_multiplier delta", "recipe.privacy")
+            one_of(privacy["method"], ("dp-sgd", "update"), "privacy.method")
+            for name, most in (("clip", 10**6), ("noise_multiplier", 10**4)):
+                require(positive(privacy[name], f"privacy.{name}") <= most, f"privacy.{name} is too large")
+            require(positive(privacy["delta"], "privacy.delta") < 1, "privacy.delta is not below 1")
         self.budget = integer(terms["budget_micro"], 0, "budget_micro")
         self.price = Price(terms["price"]) if "price" in terms else None
         self.payer = f"learner:{identifier(terms['funder'], 'funder')}" if "funder" in terms else "treasury"
@@ -698,7 +705,7 @@ class Terms:
 
     def _schedule(self, record: Any) -> None:
         keys = "rounds quorum capacity effort_seconds round_seconds dispute_seconds"
-        schedule = shaped(record, keys, "schedule")
+        schedule = shaped(record, keys, "schedule", "retention_seconds")
         self.rounds = integer(schedule["rounds"], 1, "rounds")
         self.quorum = integer(schedule["quorum"], 3, "quorum")
         self.capacity = integer(schedule["capacity"], self.quorum, "capacity")
@@ -706,6 +713,9 @@ class Terms:
             integer(schedule[name], 1, name) for name in ("effort_seconds", "round_seconds")
         )
         self.window = integer(schedule["dispute_seconds"], 0, "dispute_seconds")
+        self.retention = None
+        if "retention_seconds" in schedule:
+            self.retention = integer(schedule["retention_seconds"], 0, "retention_seconds")
 
     def _contract(self, record: Any) -> None:
         sizes = {
@@ -1480,6 +1490,7 @@ class Replay:
         self.run_lines: dict[str, int] | None = None
         self.run_at = 0
         self.paid_at: dict[int, int] = {}
+        self.kept_until: dict[str, int] = {}
         self.paid: dict[tuple[int, str], int] = {}
 
     def run(self) -> None:
@@ -1491,7 +1502,7 @@ class Replay:
             "evidence": self.evidence, "verdict": self.paper_verdicts, "dispute": self.dispute,
             "awards": self.awards, "refund": self.ending, "stake_release": self.ending,
             "deposit": self.funding, "withdrawal": self.funding, "payout": self.payout,
-            "payout_end": self.payout_end, "payout_return": self.payout_return,
+            "payout_end": self.payout_end, "payout_return": self.payout_return, "deletion": self.deletion,
         }  # fmt: skip
         try:
             while self.at < len(self.data):
@@ -1705,6 +1716,16 @@ class Replay:
             task.starts.append(task.start)
         elif state in ("CLOSED", "CANCELLED"):
             self.tasks[task.id] = None
+            if task.terms.retention is not None:
+                self.kept_until[task.id] = time + task.terms.retention
+
+    def deletion(self, entry: Entry) -> None:
+        body = entry.body
+        name = text(body["task_id"], "task_id")
+        require(name in self.kept_until, "a deletion where none is promised, or before the end, or once more")
+        self.same(entry, f"{name}/deletion", "deletion", body)
+        time = seconds(text(body["at"], "at"))
+        require(time >= self.kept_until.pop(name), "submitted models are deleted too early")
 
     # 10 Statements
 

@@ -21,6 +21,7 @@ Of each task:
     aggregations  one a settled round; the model that the next begins from
     disputes      once, after a settlement; awards only to those who have one, at most what a round pays
     end           what is not settled is refunded, only where the task is cancelled; stakes are released
+    deletion      of submitted models, once, after the end, not before the time that the terms promise to keep them
 
 Of the log:
 
@@ -65,6 +66,7 @@ __all__ = ["Counts", "Replay", "ReplayError", "Taken"]
 _HANDLERS: Mapping[str, Callable[[World, Entry, Mapping[str, Any]], None]] = {
     "terms": states.terms,
     "transition": states.transition,
+    "deletion": states.deletion,
     "selection": states.selection,
     "closing": rounds.closing,
     "enrolment": keys.enrolment,

@@ -83,4 +83,4 @@ def test_of_a_mix_that_no_shadow_has_less_is_known() -> None:
     seen, unseen = lines.unknown(np.eye(STRATA)[[1, 3]])
     assert 0 < seen < 0.2
     assert unseen > 2 * seen
-    np.testing.assert_allclose(pull(mixes[:1])[0], vectors(mixes[:1], np.zeros((1, WIDTH)))[0], atol=1)
+    np.testing.assert_allclose(lines(mixes[:1])[0], vectors(mixes[:1], np.zeros((1, WIDTH)))[0], atol=1)
