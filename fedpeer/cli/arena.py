@@ -24,6 +24,7 @@ class ArenaDataset(StrEnum):
     DIGITS = "digits"
     FASHION_MNIST = "fashion-mnist"
     FLIGHTS_MLP = "flights-mlp"
+    TEXT_HEAD = "text-head"
 
 
 def arena(

@@ -54,7 +54,7 @@ _PENALTY, _STAKE = Decimal(4), MICRO // 2
 _TEST_SAMPLES = 1_000
 
 #: Tasks that are traded.
-ARENA_TASKS = ("digits", "fashion-mnist", "flights-mlp")
+ARENA_TASKS = ("digits", "fashion-mnist", "flights-mlp", "text-head")
 
 
 @dataclass(frozen=True)
