@@ -7,6 +7,7 @@
 Assessments follow from the record alone (`mechanism.evidence.assess`); `replay` does that again.
 """
 
+import copy
 import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -266,6 +267,13 @@ class RoundMeasurements:
         self._first: dict[bytes, str] = {}
         self._seen: dict[str, _Seen] = {}
         self._sent = SentModels(self._ensemble.observer, latest(history))
+
+    def fork(self) -> "RoundMeasurements":
+        """A table with what was measured so far, to which more can be added without changing this one."""
+        other = copy.copy(self)
+        other._submissions, other._measured = dict(self._submissions), dict(self._measured)
+        other._first, other._seen = dict(self._first), dict(self._seen)
+        return other
 
     def measure(self, submission: Submission) -> None:
         """Takes the figures of one submission; its weights are freed again.

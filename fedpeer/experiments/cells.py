@@ -30,7 +30,7 @@ Record = dict[str, Any]
 #: Where the function of each kind lives, and its version: a new one where its results change.
 COMPUTATIONS: Mapping[str, tuple[str, int]] = {
     "accuracy": ("fedpeer.experiments.accuracy.trial:accuracy_cell", 3),
-    "arena": ("fedpeer.experiments.arena.running:arena_cell", 3),
+    "arena": ("fedpeer.experiments.arena.running:arena_cell", 4),
     "federation": ("fedpeer.experiments.federation:federation_cell", 1),
     "gradients": ("fedpeer.experiments.gradients:gradients_cell", 1),
     "settlement": ("fedpeer.experiments.settlements:settlement_cell", 2),

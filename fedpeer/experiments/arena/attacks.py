@@ -13,10 +13,13 @@ from typing import Any
 import numpy as np
 
 from fedpeer import extensions
+from fedpeer.evidence.measuring import Ensemble
 from fedpeer.experiments.accuracy.trial import drawn
 from fedpeer.experiments.arena.setting import Population, Trader
 from fedpeer.learning.samples import Samples
 from fedpeer.learning.strata import Codes
+from mechanism.evidence import EvidenceModel
+from mechanism.settlement import MICRO
 
 Model = Mapping[str, Any]
 
@@ -46,6 +49,27 @@ class Entry:
     head: int | None = 0
 
 
+@dataclass(frozen=True, eq=False)
+class OwnEvidence:
+    """What an attacker knows of the evidence: shadows of its own, and the map that the round before had.
+
+    A settled round's maps are public, but not D_c nor the maps from updates: it takes its own for those.
+    """
+
+    ensemble: Ensemble
+    opened: EvidenceModel | None
+
+    def read(self, model: Model, weight: float) -> tuple[float, bool]:
+        """The degree, by its own map and, so much of it, the opened one; and whether its own screens let it pass."""
+        found = self.ensemble.measure(model)
+        degree = found.degree_micro
+        if self.opened is not None:
+            known = self.opened.degree
+            other = known.degree_of(known.regressors(found.features.tolist()))
+            degree = round((1 - weight) * degree + weight * other)
+        return degree / MICRO, not found.failed
+
+
 @dataclass(frozen=True)
 class Position:
     """What an attacker knows and has in one round.
@@ -59,6 +83,7 @@ class Position:
         models: every honest trader's model.
         round: 1..T.
         spoilt_peer: whether its peer of the round before had a worse degree than the median.
+        evidence: makes evidence of its own, on data of its own, with the map that was opened last.
     """
 
     population: Population
@@ -72,6 +97,7 @@ class Position:
     round: int
     spoilt_peer: bool
     generator: np.random.Generator
+    evidence: "Callable[[], OwnEvidence]"
 
     @property
     def full_effort(self) -> Fraction:
