@@ -15,8 +15,11 @@ from fedpeer import extensions
 from fedpeer.cli.accuracy import measure_accuracy
 from fedpeer.cli.errors import CommandError, writable
 from fedpeer.cli.progress import cell_progress
+from fedpeer.cli.search import search_families
 from fedpeer.experiments.arena import ATTACKS, RULES, ArenaResult, ArenaSetting, attack_named, run_arena
+from fedpeer.experiments.arena.families import FAMILIES
 from fedpeer.experiments.arena.running import arena_cells
+from fedpeer.experiments.arena.searching import SearchSetting
 from fedpeer.experiments.cells import CellStore, local_executor
 
 
@@ -51,6 +54,14 @@ def arena(
     shadows: Annotated[
         int, typer.Option(min=12, help="Sound shadow models a round; with --accuracy, at most.")
     ] = 100,
+    search: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Family of attacks that an optimiser searches instead, repeatable: "
+            f"{', '.join(FAMILIES)}, or all of them."
+        ),
+    ] = None,
+    budget: Annotated[int, typer.Option(min=1, help="With --search: points that are looked at.")] = 40,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes, a seed each at a time.  [default: one a CPU core]")
     ] = None,
@@ -78,9 +89,23 @@ def arena(
     if accuracy:
         measure_accuracy(task or (), seeds, shadows, workers, json_output, out)
         return
+    rules = _chosen("--rule", rule, _with(RULES, extensions.PAYMENT_RULES), ("verified", "paper"))
+    if search:
+        searched = SearchSetting(
+            dataset=dataset.value,
+            rules=rules,
+            participants=participants,
+            attackers=min(attackers, participants),
+            rounds=rounds,
+            shadows=shadows,
+            budget=budget,
+            seeds=tuple(range(seeds)),
+        )
+        search_families(searched, search, workers, json_output, out)
+        return
     setting = ArenaSetting(
         dataset=dataset.value,
-        rules=_chosen("--rule", rule, _with(RULES, extensions.PAYMENT_RULES), ("verified", "paper")),
+        rules=rules,
         attacks=_chosen("--attack", attack, _with(tuple(ATTACKS), extensions.ATTACKS), tuple(ATTACKS)),
         selection=_one("--selection", selection, "all", extensions.SELECTIONS),
         aggregation=_one("--aggregation", aggregation, "mean", extensions.AGGREGATIONS),

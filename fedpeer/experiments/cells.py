@@ -33,6 +33,7 @@ COMPUTATIONS: Mapping[str, tuple[str, int]] = {
     "arena": ("fedpeer.experiments.arena.running:arena_cell", 4),
     "federation": ("fedpeer.experiments.federation:federation_cell", 1),
     "gradients": ("fedpeer.experiments.gradients:gradients_cell", 1),
+    "search": ("fedpeer.experiments.arena.searching:search_cell", 1),
     "settlement": ("fedpeer.experiments.settlements:settlement_cell", 2),
     "verified": ("fedpeer.experiments.verification:verified_cell", 3),
 }
