@@ -19,6 +19,7 @@ from fedpeer.evidence.measuring import prepare_ensemble
 from fedpeer.evidence.planning import later_shadows
 from fedpeer.evidence.sent import Broadcast
 from fedpeer.experiments.arena.attacks import Entry, Model, OwnEvidence, Position
+from fedpeer.experiments.arena.compared import Probe
 from fedpeer.experiments.arena.rules import assessments_under, settled
 from fedpeer.experiments.arena.setting import ArenaSetting, Population, Trader, make_population
 from fedpeer.experiments.errors import ExperimentError
@@ -95,6 +96,10 @@ class Stage:
         """Of the mean of all honest models."""
         return self.goodness(list(self.honest.optimal.values()))
 
+    @cached_property
+    def _probe(self) -> Probe:
+        return Probe(self.population.evidence, self.start, self.population.seed)
+
     @property
     def attackers(self) -> Sequence[Trader]:
         """Those that take the attacker's part, from the best data to the worst."""
@@ -114,7 +119,7 @@ class Stage:
             for k, t in enumerate(traders)
         }
         chosen = self._selected(list(submissions.values()))
-        found = {r: assessments_under(r, self._table, chosen) for r in self.setting.rules}
+        found = {r: assessments_under(r, self._table, chosen, self._probe) for r in self.setting.rules}
         utilities = {}
         for rule, assessments in found.items():
             income = _incomes(self._settled(rule, assessments))
@@ -128,7 +133,7 @@ class Stage:
             self._measured(table, Entry(t.name, self.honest.idle[t.name], t.start.degree), order=k)
             for k, t in enumerate(self.population.traders)
         ]
-        return assessments_under("verified", table, idle)
+        return assessments_under("verified", table, idle, self._probe)
 
     def play(self, entries: Sequence[Entry], rules: Sequence[str] = ()) -> dict[str, Outcome]:
         """What the entries come to in the place of the traders whose names they have, by rule."""
@@ -140,7 +145,7 @@ class Stage:
         by_id, names = {s.participant_id: s for s in submissions}, {s.participant_id for s in attacking}
         outcomes = {}
         for rule in rules or self.setting.rules:
-            found = assessments_under(rule, table, submissions)
+            found = assessments_under(rule, table, submissions, self._probe)
             income = _incomes(self._settled(rule, found))
             accepted = [a.participant_id for a in found if a.scored and a.multiplier_ppm]
             outcomes[rule] = Outcome(
