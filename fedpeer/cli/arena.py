@@ -14,6 +14,7 @@ from rich.table import Column, Table
 from fedpeer import extensions
 from fedpeer.cli.accuracy import measure_accuracy
 from fedpeer.cli.errors import CommandError, writable
+from fedpeer.cli.estimators import measure_estimators
 from fedpeer.cli.progress import cell_progress
 from fedpeer.cli.search import search_families
 from fedpeer.experiments.arena import ATTACKS, RULES, ArenaResult, ArenaSetting, attack_named, run_arena
@@ -72,8 +73,16 @@ def arena(
             help="Instead of attacks: how well degrees are measured, for every kind of model and data.",
         ),
     ] = False,
+    estimators: Annotated[
+        bool,
+        typer.Option(
+            "--estimators",
+            help="Instead of attacks: estimators of label distributions of other work, on the same starts.",
+        ),
+    ] = False,
     task: Annotated[
-        list[str] | None, typer.Option(help="With --accuracy: what is measured, repeatable. Default: all.")
+        list[str] | None,
+        typer.Option(help="With --accuracy or --estimators: what is measured, repeatable. Default: all."),
     ] = None,
     json_output: Annotated[
         bool, typer.Option("--json", help="Print one JSON object and nothing else.")
@@ -88,6 +97,9 @@ def arena(
     """Measure what every attack earns under every payment rule, through the real evidence and settlement."""
     if accuracy:
         measure_accuracy(task or (), seeds, shadows, workers, json_output, out)
+        return
+    if estimators:
+        measure_estimators(task or (), seeds, shadows, workers, json_output, out)
         return
     rules = _chosen("--rule", rule, _with(RULES, extensions.PAYMENT_RULES), ("verified", "paper"))
     if search:

@@ -31,6 +31,7 @@ Record = dict[str, Any]
 COMPUTATIONS: Mapping[str, tuple[str, int]] = {
     "accuracy": ("fedpeer.experiments.accuracy.trial:accuracy_cell", 3),
     "arena": ("fedpeer.experiments.arena.running:arena_cell", 4),
+    "estimators": ("fedpeer.experiments.accuracy.estimators:estimator_cell", 1),
     "federation": ("fedpeer.experiments.federation:federation_cell", 1),
     "gradients": ("fedpeer.experiments.gradients:gradients_cell", 1),
     "search": ("fedpeer.experiments.arena.searching:search_cell", 1),
