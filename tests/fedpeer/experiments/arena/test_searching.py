@@ -1,0 +1,159 @@
+"""Searches of families of attacks."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedpeer.cli.arena import ArenaDataset, arena
+from fedpeer.cli.errors import CommandError
+from fedpeer.experiments.arena import searching
+from fedpeer.experiments.arena.families import FAMILIES, Family
+from fedpeer.experiments.arena.searching import SearchSetting, run_searches, search_cells
+from fedpeer.experiments.cells import CellStore, Took, local_executor
+
+SETTING = SearchSetting(
+    dataset="digits",
+    rules=("verified", "paper"),
+    participants=6,
+    attackers=2,
+    rounds=2,
+    shadows=16,
+    budget=8,
+    seeds=(3,),
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("search")
+
+
+@pytest.fixture(scope="module")
+def found(folder: Path) -> dict[str, Any]:
+    with local_executor(1) as executor:
+        return run_searches(SETTING, tuple(FAMILIES), CellStore(folder), executor)
+
+
+@pytest.mark.arithmetic
+@pytest.mark.long
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_is_searched_and_reported_on_fresh_starts(
+    found: dict[str, Any], folder: Path, family: str
+) -> None:
+    of = found["families"][family]
+    assert of["evaluations"] == 8
+    (cell,) = search_cells(SETTING, [family])
+    record = CellStore(folder).get(cell)
+    assert record is not None
+    assert record["points"][0]["values"] == FAMILIES[family].usual(), "the search begins at the usual point"
+    for rule in SETTING.rules:
+        figures = of["rules"][rule]
+        advantages = [point["advantages"][rule] for point in record["points"]]
+        assert figures["searched"] == round(max(advantages), 3)
+        assert figures["units"] == 2
+        assert {unit["seed"] for unit in record["best"][rule]["units"]} == {3}
+        assert {unit["round"] for unit in record["best"][rule]["units"]} == {1, 2}
+        low, high = figures["ci"]
+        assert low <= figures["advantage"] <= high
+
+
+@pytest.mark.arithmetic
+@pytest.mark.long
+def test_a_lie_pays_more_than_honesty_on_the_same_data_where_claims_are_believed(
+    found: dict[str, Any],
+) -> None:
+    assert found["families"]["length"]["rules"]["paper"]["same_advantage"] > 0
+
+
+def test_the_best_of_a_known_surface_is_found_within_the_budget() -> None:
+    family = FAMILIES["length"]
+    points = searching._points(
+        family,
+        replace(SETTING, budget=40),
+        lambda values: {"verified": -((values["effort"] - 0.3) ** 2), "paper": 0.0},
+    )
+    assert len(points) == 40
+    best = max(points, key=lambda point: point["advantages"]["verified"])
+    assert abs(best["values"]["effort"] - 0.3) < 0.1
+
+
+@pytest.mark.parametrize("family", FAMILIES.values(), ids=list(FAMILIES))
+def test_usual_points_lie_within_their_ranges(family: Family) -> None:
+    assert {"effort", "claim"} <= family.usual().keys()
+    for parameter in family.parameters:
+        assert parameter.low <= parameter.usual <= parameter.high
+
+
+def test_whole_parameters_are_whole_at_every_point() -> None:
+    points = searching._points(
+        FAMILIES["identities"], SETTING, lambda values: {"verified": values["identities"], "paper": 0.0}
+    )
+    assert all(point["values"]["identities"] in range(2, 9) for point in points)
+
+
+def test_figures_take_rounds_of_one_attacker_together() -> None:
+    unit = {
+        "seed": 0,
+        "round": 1,
+        "attacker": "a",
+        "utility": 1.0,
+        "honest": 0.0,
+        "same": 2.0,
+        "caught": False,
+    }
+    best = {
+        "values": {"effort": 0.5},
+        "searched": 1.0,
+        "units": [unit, {**unit, "round": 2, "utility": 3.0, "caught": True}, {**unit, "attacker": "b"}],
+    }
+    figures = searching._figures(best)
+    assert figures["units"] == 2
+    assert figures["advantage"] == 1.5, "of means 2 and 1"
+    assert figures["same_advantage"] == -0.5
+    assert np.isclose(figures["caught"], 1 / 3, atol=1e-3)
+
+
+def test_an_unknown_family_and_a_budget_below_a_generation_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match="--search fly: no such family; expected all, or identities"):
+        arena(search=["fly"], out=tmp_path)
+    with pytest.raises(CommandError, match="--budget 3: expected at least 8"):
+        arena(search=["length"], budget=3, out=tmp_path)
+
+
+@pytest.mark.usefixtures("found")
+@pytest.mark.arithmetic
+@pytest.mark.long
+def test_finished_searches_are_read(folder: Path, found: dict[str, Any]) -> None:
+    with ThreadPoolExecutor(1) as executor:
+        again = run_searches(SETTING, ("length",), CellStore(folder), executor)
+    assert again["families"]["length"] == found["families"]["length"]
+
+
+def test_the_command_prints_what_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Finished cells, so that nothing is trained."""
+    setting = SearchSetting("digits", ("verified",), attackers=4, seeds=(0,))
+    (cell,) = search_cells(setting, ["length"])
+    unit = {
+        "seed": 0,
+        "round": 1,
+        "attacker": "a",
+        "utility": 1.0,
+        "honest": 0.0,
+        "same": 2.0,
+        "caught": False,
+    }
+    result = {
+        "points": [{"values": {"effort": 0.5}, "advantages": {"verified": 1.0}}],
+        "best": {"verified": {"values": {"effort": 0.5}, "searched": 1.0, "units": [unit]}},
+    }
+    CellStore(tmp_path / "cells").put(cell, result, Took(1.0, 1.0), "cpu")
+    arena(ArenaDataset.DIGITS, search=["length"], rule=["verified"], seeds=1, out=tmp_path)
+    printed = capsys.readouterr().out
+    assert "length" in printed
+    assert "+1.00" in printed
+    assert json.loads((tmp_path / "search.json").read_text())["families"]["length"]["evaluations"] == 1
