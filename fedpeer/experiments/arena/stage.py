@@ -128,7 +128,7 @@ class Stage:
 
     def assessed_idle(self) -> Sequence[Assessment]:
         """Everyone honest without effort, in a round of their own, in the traders' order."""
-        table = self._table.fork()
+        table = self._table.fork(without=self.honest.idle)
         idle = [
             self._measured(table, Entry(t.name, self.honest.idle[t.name], t.start.degree), order=k)
             for k, t in enumerate(self.population.traders)
@@ -137,7 +137,7 @@ class Stage:
 
     def play(self, entries: Sequence[Entry], rules: Sequence[str] = ()) -> dict[str, Outcome]:
         """What the entries come to in the place of the traders whose names they have, by rule."""
-        table = self._table.fork()
+        table = self._table.fork(without=[e.name for e in entries])
         attacking = [self._measured(table, e, order=100 + i) for i, e in enumerate(entries) if e.model]
         heads = {e.name for e in entries if e.head is not None}
         others = [s for name, s in self.honest.submissions.items() if name not in heads]
