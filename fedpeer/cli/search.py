@@ -59,8 +59,8 @@ def _print(found: dict[str, Any]) -> None:
                 for heading in ("gain", "from", "to", "same data", "from", "to", "caught")
             ),
             Column("found at"),
-            title=f"{found['dataset']}, rule {rule}: the best of {found['budget']} points, on fresh starts, "
-            "credits a round",
+            title=f"{found['dataset']}, rule {rule}: the best of {found['budget']} points under "
+            f"{found['rules'][0]}, on fresh starts, credits a round",
             caption="gain: over an honest participant at its best response; same data: over honesty on what was "
             "collected; with 95 % intervals",
             box=None, padding=(0, 1), header_style="underline",
@@ -72,7 +72,7 @@ def _print(found: dict[str, Any]) -> None:
                 name,
                 *(f"{gain:+.2f}" for gain in gains),
                 f"{100 * v['caught']:.0f} %",
-                ", ".join(f"{key} {value:g}" for key, value in v["values"].items()),
+                ", ".join(f"{key} {value:g}" for key, value in of["values"].items()),
                 style="red" if v["ci"][0] > 0 else None,
             )
         Console().print(table)

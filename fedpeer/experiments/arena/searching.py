@@ -1,13 +1,11 @@
 """The best that an optimiser finds in a family of attacks, and what it is worth where it was not searched.
 
-A search is SciPy's differential evolution over the family's parameters, from its usual point and a Latin hypercube. The
-value of a point is the mean advantage over an honest participant at its best response, on the search's own seeds: the
-same chance at every point, so that two points differ by their values alone. The best is then played on fresh seeds,
-with other data, shadows and participants, against two honest ones: the best response, and honesty on the data that the
-attack has collected.
-
-The search is made under the first rule. Of the other rules the best of the same points is taken, which is no search of
-theirs: what it gains there is the least that a search would.
+A search is SciPy's differential evolution over the family's parameters. It begins with the family's usual point, some
+around it, and a Latin hypercube. The value of a point is the mean advantage over an honest participant at its best
+response, under the first rule, on the search's own seeds: the same chance at every point, so that two points differ by
+their values alone. The best is then played on fresh seeds, with other data, shadows and participants, against two
+honest ones: the best response, and honesty on the data that the attack has collected. What the other rules pay for the
+same play is told beside it: the least that a search under them would find.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import differential_evolution
+from scipy.optimize import Bounds, differential_evolution
 from scipy.stats import qmc
 
 from fedpeer.experiments.arena.attacks import Entry
@@ -28,8 +26,12 @@ from fedpeer.experiments.arena.setting import ArenaSetting, Trader
 from fedpeer.experiments.arena.stage import Outcome, Stage, stages
 from fedpeer.experiments.cells import Cell, CellStore, Record, run_cells
 
-#: Points of a generation.
-POPULATION = 8
+#: Points of a generation; of the first, those around the usual one, and how far off, over each range.
+POPULATION, _NEAR, _SPREAD = 8, 3, 0.15
+
+#: What differential evolution multiplies differences by, drawn anew each generation: below SciPy's default, as a budget
+#: of few generations has no time to come back from far.
+_MUTATION = (0.2, 0.7)
 
 #: Seeds of a search begin here, where no reported one is.
 _SEARCHED = 1_000
@@ -74,13 +76,14 @@ class SearchSetting:
 
 @dataclass(frozen=True)
 class Unit:
-    """One play on a fresh start; credits, per attacking head.
+    """One play on a fresh start under one rule; credits, per attacking head.
 
     Attributes:
         utility: of the attack; honest: of the best response; same: of honesty on the data that it collected.
         caught: whether a screen failed.
     """
 
+    rule: str
     seed: int
     round: int
     attacker: str
@@ -99,7 +102,7 @@ def search_cells(setting: SearchSetting, families: Sequence[str]) -> list[Cell]:
 
 
 def search_cell(parameters: Record, device: str) -> Record:
-    """Every point with its advantages, and by rule the best one's values and units on fresh starts."""
+    """Every point with its advantage under the first rule, in order; the best one's values, and its units."""
     given: Record = {n: tuple(v) if isinstance(v, list) else v for n, v in parameters.items()}
     family = FAMILIES[given.pop("family")]
     setting = SearchSetting(**given)
@@ -110,16 +113,12 @@ def search_cell(parameters: Record, device: str) -> Record:
         for stage in _stages(ground, seed)
         for attacker in stage.attackers
     ]
-    points = _points(family, setting, lambda values: _advantages(family, values, fought))
-    best: Record = {}
-    for rule in setting.rules:
-        point = max(points, key=lambda p: p["advantages"][rule])
-        best[rule] = {
-            "values": point["values"],
-            "searched": point["advantages"][rule],
-            "units": [asdict(unit) for unit in _units(family, point["values"], rule, setting)],
-        }
-    return {"points": points, "best": best}
+    points = search_points(
+        family, setting.budget, lambda values: _advantage(family, values, setting.rules[0], fought)
+    )
+    best = max(points, key=lambda point: point["advantage"])
+    units = [asdict(unit) for unit in _units(family, best["values"], setting)]
+    return {"points": points, "values": best["values"], "units": units}
 
 
 @lru_cache(maxsize=_REMEMBERED)
@@ -127,77 +126,75 @@ def _stages(setting: ArenaSetting, seed: int) -> tuple[Stage, ...]:
     return tuple(stages(setting, seed))
 
 
-def _points(
-    family: Family, setting: SearchSetting, advantages: Callable[[dict[str, float]], dict[str, float]]
+def search_points(
+    family: Family, budget: int, advantage: Callable[[dict[str, float]], float]
 ) -> list[Record]:
-    """What was looked at, in order."""
+    """What an optimiser looks at, in order: {"values", "advantage"}."""
     points: list[Record] = []
 
     def loss(x: npt.NDArray[np.float64]) -> float:
         values = {
             p.name: float(round(v) if p.whole else v) for p, v in zip(family.parameters, x, strict=True)
         }
-        found = advantages(values)
-        points.append({"values": values, "advantages": found})
-        return -found[setting.rules[0]]
+        points.append({"values": values, "advantage": advantage(values)})
+        return -float(points[-1]["advantage"])
 
-    low, high = (np.array([getattr(p, end) for p in family.parameters]) for end in ("low", "high"))
-    drawn = qmc.LatinHypercube(len(low), rng=np.random.default_rng(0)).random(POPULATION - 1)
-    usual = np.array([p.usual for p in family.parameters])
+    generator = np.random.default_rng(0)
+    low, high, usual = (
+        np.array([getattr(p, end) for p in family.parameters], dtype=np.float64)
+        for end in ("low", "high", "usual")
+    )
+    near = usual + _SPREAD * (high - low) * generator.normal(size=(_NEAR, len(low)))
+    far = qmc.LatinHypercube(len(low), rng=generator).random(POPULATION - 1 - _NEAR)
     differential_evolution(
         loss,
-        list(zip(low, high, strict=True)),
-        init=np.vstack([usual, low + drawn * (high - low)]),
-        maxiter=max(0, setting.budget // POPULATION - 1),
+        Bounds(low, high),
+        init=np.vstack([usual, np.clip(near, low, high), low + far * (high - low)]),
+        maxiter=max(0, budget // POPULATION - 1),
+        mutation=_MUTATION,
         integrality=[p.whole for p in family.parameters],
         tol=0,
         polish=False,
-        rng=np.random.default_rng(0),
+        rng=generator,
     )
     return points
 
 
-def _play(family: Family, values: dict[str, float], stage: Stage, attacker: Trader) -> Play:
-    return family.play(stage.position(attacker, family.name), values)
-
-
-def _advantages(
-    family: Family, values: dict[str, float], fought: Sequence[tuple[Stage, Trader]]
-) -> dict[str, float]:
-    """Over the best response, by rule; means over stages and attackers."""
-    found: list[dict[str, float]] = []
+def _advantage(
+    family: Family, values: dict[str, float], rule: str, fought: Sequence[tuple[Stage, Trader]]
+) -> float:
+    """Over the best response; the mean over stages and attackers."""
+    found = []
     for stage, attacker in fought:
-        play = _play(family, values, stage, attacker)
-        found.append(
-            {
-                rule: _utility(outcome, play) - _honest(stage, rule, play)
-                for rule, outcome in stage.play(play.entries).items()
-            }
-        )
-    return {rule: float(np.mean([each[rule] for each in found])) for rule in found[0]}
+        play = family.play(stage.position(attacker, family.name), values)
+        found.append(_utility(stage.play(play.entries, (rule,))[rule], play) - _honest(stage, rule, play))
+    return float(np.mean(found))
 
 
-def _units(family: Family, values: dict[str, float], rule: str, setting: SearchSetting) -> Iterator[Unit]:
+def _units(family: Family, values: dict[str, float], setting: SearchSetting) -> Iterator[Unit]:
     for seed in setting.seeds:
         for stage in _stages(setting.arena(search=False), seed):
             for attacker in stage.attackers:
                 position = stage.position(attacker, family.name)
                 play = family.play(position, values)
                 names = [e.name for e in play.entries if e.head is not None]
-                same = [
-                    Entry(name, trained(position, own.samples, {}), own.mix.degree)
-                    for name, own in zip(names, play.honest, strict=True)
-                ]
-                outcome = stage.play(play.entries, (rule,))[rule]
-                yield Unit(
-                    seed=seed,
-                    round=stage.round,
-                    attacker=attacker.name,
-                    utility=_utility(outcome, play),
-                    honest=_honest(stage, rule, play),
-                    same=_utility(stage.play(same, (rule,))[rule], play),
-                    caught=outcome.caught,
+                honestly = stage.play(
+                    [
+                        Entry(name, trained(position, own.samples, {}), own.mix.degree)
+                        for name, own in zip(names, play.honest, strict=True)
+                    ]
                 )
+                for rule, outcome in stage.play(play.entries).items():
+                    yield Unit(
+                        rule=rule,
+                        seed=seed,
+                        round=stage.round,
+                        attacker=attacker.name,
+                        utility=_utility(outcome, play),
+                        honest=_honest(stage, rule, play),
+                        same=_utility(honestly[rule], play),
+                        caught=outcome.caught,
+                    )
 
 
 def _utility(outcome: Outcome, play: Play) -> float:
@@ -227,28 +224,25 @@ def run_searches(
 
 
 def summary(setting: SearchSetting, found: dict[str, Record]) -> dict[str, Any]:
-    """{"families": {F: {"evaluations", "rules": {R: {"values", "searched", "advantage", "ci", ...}}}}, ...}.
+    """{"families": {F: {"evaluations", "values", "searched", "rules": {R: {"advantage", "ci", ...}}}}, ...}.
 
     Advantages are means over (seed, attacker), of which rounds are no units of their own, with bootstrap intervals.
     """
+    return {**asdict(setting), "families": {name: _found(setting, record) for name, record in found.items()}}
+
+
+def _found(setting: SearchSetting, record: Record) -> dict[str, Any]:
+    units = [Unit(**unit) for unit in record["units"]]
     return {
-        **asdict(setting),
-        "families": {
-            name: {
-                "evaluations": len(record["points"]),
-                "rules": {rule: _figures(best) for rule, best in record["best"].items()},
-            }
-            for name, record in found.items()
-        },
+        "evaluations": len(record["points"]),
+        "values": {name: round(value, 3) for name, value in record["values"].items()},
+        "searched": round(max(point["advantage"] for point in record["points"]), 3),
+        "rules": {rule: _figures([unit for unit in units if unit.rule == rule]) for rule in setting.rules},
     }
 
 
-def _figures(best: Record) -> dict[str, Any]:
-    units = [Unit(**unit) for unit in best["units"]]
-    figures: dict[str, Any] = {
-        "values": {name: round(value, 3) for name, value in best["values"].items()},
-        "searched": round(best["searched"], 3),
-    }
+def _figures(units: Sequence[Unit]) -> dict[str, Any]:
+    figures: dict[str, Any] = {}
     for name, against in (("", "honest"), ("same_", "same")):
         gains: dict[tuple[int, str], list[float]] = {}
         for unit in units:
@@ -256,7 +250,7 @@ def _figures(best: Record) -> dict[str, Any]:
         means = np.array([np.mean(each) for each in gains.values()])
         figures[f"{name}advantage"] = round(float(means.mean()), 3)
         figures[f"{name}ci"] = [round(x, 3) for x in bootstrap_interval(means)]
-    figures["units"] = len(means)
+        figures["units"] = len(means)
     for name in ("utility", "honest", "same", "caught"):
         figures[name] = round(float(np.mean([getattr(unit, name) for unit in units])), 3)
     return figures

@@ -2,7 +2,7 @@
 
 import json
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from fedpeer.cli.arena import ArenaDataset, arena
 from fedpeer.cli.errors import CommandError
 from fedpeer.experiments.arena import searching
 from fedpeer.experiments.arena.families import FAMILIES, Family
-from fedpeer.experiments.arena.searching import SearchSetting, run_searches, search_cells
+from fedpeer.experiments.arena.searching import SearchSetting, Unit, run_searches, search_cells
 from fedpeer.experiments.cells import CellStore, Took, local_executor
 
 SETTING = SearchSetting(
@@ -51,13 +51,13 @@ def test_every_family_is_searched_and_reported_on_fresh_starts(
     record = CellStore(folder).get(cell)
     assert record is not None
     assert record["points"][0]["values"] == FAMILIES[family].usual(), "the search begins at the usual point"
+    best = max(record["points"], key=lambda point: point["advantage"])
+    assert record["values"] == best["values"]
+    assert of["searched"] == round(best["advantage"], 3)
+    assert {(unit["seed"], unit["round"]) for unit in record["units"]} == {(3, 1), (3, 2)}
     for rule in SETTING.rules:
         figures = of["rules"][rule]
-        advantages = [point["advantages"][rule] for point in record["points"]]
-        assert figures["searched"] == round(max(advantages), 3)
         assert figures["units"] == 2
-        assert {unit["seed"] for unit in record["best"][rule]["units"]} == {3}
-        assert {unit["round"] for unit in record["best"][rule]["units"]} == {1, 2}
         low, high = figures["ci"]
         assert low <= figures["advantage"] <= high
 
@@ -72,14 +72,12 @@ def test_a_lie_pays_more_than_honesty_on_the_same_data_where_claims_are_believed
 
 def test_the_best_of_a_known_surface_is_found_within_the_budget() -> None:
     family = FAMILIES["length"]
-    points = searching._points(
-        family,
-        replace(SETTING, budget=40),
-        lambda values: {"verified": -((values["effort"] - 0.3) ** 2), "paper": 0.0},
+    points = searching.search_points(
+        family, 40, lambda values: -((values["effort"] - 0.3) ** 2) - (values["claim"] - 0.9) ** 2
     )
     assert len(points) == 40
-    best = max(points, key=lambda point: point["advantages"]["verified"])
-    assert abs(best["values"]["effort"] - 0.3) < 0.1
+    best = max(points, key=lambda point: point["advantage"])
+    assert best["advantage"] > -0.05 > points[0]["advantage"]
 
 
 @pytest.mark.parametrize("family", FAMILIES.values(), ids=list(FAMILIES))
@@ -90,28 +88,16 @@ def test_usual_points_lie_within_their_ranges(family: Family) -> None:
 
 
 def test_whole_parameters_are_whole_at_every_point() -> None:
-    points = searching._points(
-        FAMILIES["identities"], SETTING, lambda values: {"verified": values["identities"], "paper": 0.0}
-    )
+    points = searching.search_points(FAMILIES["identities"], 16, lambda values: values["identities"])
     assert all(point["values"]["identities"] in range(2, 9) for point in points)
 
 
+UNIT = Unit("verified", 0, 1, "a", utility=1.0, honest=0.0, same=2.0, caught=False)
+
+
 def test_figures_take_rounds_of_one_attacker_together() -> None:
-    unit = {
-        "seed": 0,
-        "round": 1,
-        "attacker": "a",
-        "utility": 1.0,
-        "honest": 0.0,
-        "same": 2.0,
-        "caught": False,
-    }
-    best = {
-        "values": {"effort": 0.5},
-        "searched": 1.0,
-        "units": [unit, {**unit, "round": 2, "utility": 3.0, "caught": True}, {**unit, "attacker": "b"}],
-    }
-    figures = searching._figures(best)
+    later = replace(UNIT, round=2, utility=3.0, caught=True)
+    figures = searching._figures([UNIT, later, replace(UNIT, attacker="b")])
     assert figures["units"] == 2
     assert figures["advantage"] == 1.5, "of means 2 and 1"
     assert figures["same_advantage"] == -0.5
@@ -138,19 +124,8 @@ def test_the_command_prints_what_is_there(tmp_path: Path, capsys: pytest.Capture
     """Finished cells, so that nothing is trained."""
     setting = SearchSetting("digits", ("verified",), attackers=4, seeds=(0,))
     (cell,) = search_cells(setting, ["length"])
-    unit = {
-        "seed": 0,
-        "round": 1,
-        "attacker": "a",
-        "utility": 1.0,
-        "honest": 0.0,
-        "same": 2.0,
-        "caught": False,
-    }
-    result = {
-        "points": [{"values": {"effort": 0.5}, "advantages": {"verified": 1.0}}],
-        "best": {"verified": {"values": {"effort": 0.5}, "searched": 1.0, "units": [unit]}},
-    }
+    points = [{"values": {"effort": 0.5}, "advantage": 1.0}]
+    result = {"points": points, "values": {"effort": 0.5}, "units": [asdict(UNIT)]}
     CellStore(tmp_path / "cells").put(cell, result, Took(1.0, 1.0), "cpu")
     arena(ArenaDataset.DIGITS, search=["length"], rule=["verified"], seeds=1, out=tmp_path)
     printed = capsys.readouterr().out
