@@ -11,7 +11,7 @@
     logits         the output's bias moved by how rare each class is
     invert         samples that the broadcast model takes for a rare class, found by its gradient
     public         a few public samples of each stratum beside one's own, repeated
-    length         longer or shorter training, updates scaled
+    length         longer or shorter training, updates of other sizes
     whitebox       of many variants the one that an evidence of one's own, with the map opened last, reads as best
     contribution   away from the others' mean, as scores of contribution are raised (arXiv 2509.19921)
 
@@ -31,6 +31,7 @@ from fedpeer.experiments.arena.setting import Trader
 from fedpeer.experiments.arena.tricks import Collected
 from fedpeer.learning.partition import toward_reference
 from fedpeer.learning.samples import Samples
+from fedpeer.learning.workloads.protocol import flat_change
 from mechanism.degree import noniid_degree
 
 #: Parameters of a family by name.
@@ -95,8 +96,8 @@ class Family:
 EFFORT = Parameter("effort", 0, 1, 0.7)
 CLAIM = Parameter("claim", 0, 1, 0.5)
 STRENGTH = Parameter("strength", 0, 1, 1)
-EPOCHS = Parameter("epochs", 0.4, 3, 1)
-SCALE = Parameter("scale", 0.5, 1.5, 1)
+EPOCHS = Parameter("epochs", 0.4, 2.5, 1)
+SIZE = Parameter("size", 0.7, 1.3, 1)
 JITTER = Parameter("jitter", 0, 0.5, 0)
 
 
@@ -110,12 +111,22 @@ def collected(position: Position, effort: float, trader: Trader | None = None) -
 
 
 def trained(position: Position, samples: Samples, values: Values) -> Model:
-    """A model of `samples`, with so many `epochs` and the update so long as `values` have it, else by the recipe."""
+    """A model of `samples`, by so many `epochs` over the recipe's and with an update of that `size`, where `values` have
+    them."""
     population = position.population
     epochs = max(1, round(values.get("epochs", 1) * population.recipe.epochs))
     recipe = replace(population.recipe, epochs=epochs)
     model = population.workload.train(position.start, samples, recipe, _seed(position))
-    return blended(position.start, model, values["scale"]) if values.get("scale", 1) != 1 else model
+    return sized(position, model, values["size"]) if "size" in values else model
+
+
+def sized(position: Position, model: Model, size: float) -> Model:
+    """The model with its update `size` times as long as that of one's honest model: longer training does not show."""
+    names, start = position.population.workload.trainable, position.start
+    usual, own = (
+        float(np.linalg.norm(flat_change(names, weights, start))) for weights in (position.optimal, model)
+    )
+    return blended(start, model, size * usual / max(own, 1e-12))
 
 
 def _seed(position: Position) -> int:
@@ -192,7 +203,7 @@ def _reweight(position: Position, values: Values) -> Play:
     for _ in range(max(1, round(values["epochs"] * population.recipe.epochs))):
         rows = tricks.weighted(own, values["strength"], position.generator)
         model = population.workload.train(model, own.samples.select(rows), one, _seed(position))
-    return _alone(position, own, blended(position.start, model, values["scale"]), values)
+    return _alone(position, own, sized(position, model, values["size"]), values)
 
 
 def _logits(position: Position, values: Values) -> Play:
@@ -293,15 +304,15 @@ def _families() -> list[Family]:
         ),
         Family("pooled", (EFFORT, CLAIM, Parameter("overlap", 0, 1, 0.5), JITTER), _pooled, heads=2),
         Family("copy", (EFFORT, CLAIM, Parameter("weight", 0, 1, 0.5), Parameter("noise", 0, 1, 0.2)), _copy),
-        Family("repeat", (*_DATA, EPOCHS, SCALE), _with_data(_repeat)),
-        Family("reweight", (*_DATA, EPOCHS, SCALE), _reweight),
+        Family("repeat", (*_DATA, EPOCHS, SIZE), _with_data(_repeat)),
+        Family("reweight", (*_DATA, EPOCHS, SIZE), _reweight),
         Family(
-            "interpolate", (*_DATA, Parameter("reach", 0, 1, 0.5), EPOCHS, SCALE), _with_data(_interpolate)
+            "interpolate", (*_DATA, Parameter("reach", 0, 1, 0.5), EPOCHS, SIZE), _with_data(_interpolate)
         ),
-        Family("augment", (*_DATA, Parameter("noise", 0, 1, 0.2), EPOCHS, SCALE), _with_data(_augment)),
-        Family("synthesise", (*_DATA, Parameter("spread", 0, 1.5, 1), EPOCHS, SCALE), _with_data(_synthesise)),
+        Family("augment", (*_DATA, Parameter("noise", 0, 1, 0.2), EPOCHS, SIZE), _with_data(_augment)),
+        Family("synthesise", (*_DATA, Parameter("spread", 0, 1.5, 1), EPOCHS, SIZE), _with_data(_synthesise)),
         Family(
-            "logits", (*_DATA, Parameter("tau", -0.5, 1.5, 0.3), EPOCHS, SCALE), _logits, needs_classes=True
+            "logits", (*_DATA, Parameter("tau", -0.5, 1.5, 0.3), EPOCHS, SIZE), _logits, needs_classes=True
         ),
         Family(
             "invert",
@@ -310,9 +321,9 @@ def _families() -> list[Family]:
             needs_classes=True,
         ),
         Family(
-            "public", (*_DATA, Parameter("public", 1, 15, 5, whole=True), EPOCHS, SCALE), _with_data(_public)
+            "public", (*_DATA, Parameter("public", 1, 15, 5, whole=True), EPOCHS, SIZE), _with_data(_public)
         ),
-        Family("length", (EFFORT, CLAIM, EPOCHS, SCALE), _with_data(_length)),
+        Family("length", (EFFORT, CLAIM, EPOCHS, SIZE), _with_data(_length)),
         Family(
             "whitebox", (EFFORT, CLAIM, Parameter("boldness", 0, 1, 0.5), Parameter("opened", 0, 1, 0.5)), _whitebox
         ),

@@ -51,9 +51,14 @@ def test_every_family_is_searched_and_reported_on_fresh_starts(
     record = CellStore(folder).get(cell)
     assert record is not None
     assert record["points"][0]["values"] == FAMILIES[family].usual(), "the search begins at the usual point"
-    best = max(record["points"], key=lambda point: point["advantage"])
+    few = [point for point in record["points"] if "searched" in point]
+    assert len(few) == 5
+    assert min(point["advantage"] for point in few) >= max(
+        (point["advantage"] for point in record["points"] if "searched" not in point), default=-9
+    )
+    best = max(few, key=lambda point: point["searched"])
     assert record["values"] == best["values"]
-    assert of["searched"] == round(best["advantage"], 3)
+    assert of["searched"] == round(best["searched"], 3)
     assert {(unit["seed"], unit["round"]) for unit in record["units"]} == {(3, 1), (3, 2)}
     for rule in SETTING.rules:
         figures = of["rules"][rule]
@@ -125,7 +130,7 @@ def test_the_command_prints_what_is_there(tmp_path: Path, capsys: pytest.Capture
     setting = SearchSetting("digits", ("verified",), attackers=4, seeds=(0,))
     (cell,) = search_cells(setting, ["length"])
     points = [{"values": {"effort": 0.5}, "advantage": 1.0}]
-    result = {"points": points, "values": {"effort": 0.5}, "units": [asdict(UNIT)]}
+    result = {"points": points, "values": {"effort": 0.5}, "searched": 1.0, "units": [asdict(UNIT)]}
     CellStore(tmp_path / "cells").put(cell, result, Took(1.0, 1.0), "cpu")
     arena(ArenaDataset.DIGITS, search=["length"], rule=["verified"], seeds=1, out=tmp_path)
     printed = capsys.readouterr().out
