@@ -111,8 +111,8 @@ def collected(position: Position, effort: float, trader: Trader | None = None) -
 
 
 def trained(position: Position, samples: Samples, values: Values) -> Model:
-    """A model of `samples`, by so many `epochs` over the recipe's and with an update of that `size`, where `values` have
-    them."""
+    """A model of `samples`, by so many `epochs` over the recipe's and with an update of that `size`, if `values` have
+    any."""
     population = position.population
     epochs = max(1, round(values.get("epochs", 1) * population.recipe.epochs))
     recipe = replace(population.recipe, epochs=epochs)
