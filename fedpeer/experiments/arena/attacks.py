@@ -18,6 +18,7 @@ from fedpeer.experiments.accuracy.trial import drawn
 from fedpeer.experiments.arena.setting import Population, Trader
 from fedpeer.learning.samples import Samples
 from fedpeer.learning.strata import Codes
+from fedpeer.learning.workloads.protocol import Workload
 from mechanism.evidence import EvidenceModel
 from mechanism.settlement import MICRO
 
@@ -126,9 +127,20 @@ class Attack:
     needs_history: bool = False
 
 
-def blended(start: Model, model: Model, factor: float) -> Model:
-    """start + factor * (model - start), each tensor in its own type."""
-    return {n: (start[n] + factor * (model[n] - start[n])).astype(start[n].dtype) for n in start}
+def blended(workload: Workload, start: Model, model: Model, factor: float) -> Model:
+    """start + factor * (model - start) of what training moves, each tensor in its own type.
+
+    Buffers are the model's: a running variance that is led beyond it can be negative, and nothing is finite then.
+    """
+    moved = {
+        n: (start[n] + factor * (model[n] - start[n])).astype(start[n].dtype) for n in workload.trainable
+    }
+    return {**model, **moved}
+
+
+def _led(position: Position, factor: float) -> Model:
+    """The model without effort, so much of the way that training went."""
+    return blended(position.population.workload, position.start, position.idle, factor)
 
 
 def noisy(position: Position, model: Model, factor: float) -> Model:
@@ -163,7 +175,7 @@ def _handful_cost(position: Position) -> float:
 
 
 def _last_step(position: Position) -> Model:
-    return blended(position.start, position.history[-1], -1.0)
+    return blended(position.population.workload, position.start, position.history[-1], -1.0)
 
 
 def _handful(position: Position) -> Model:
@@ -278,9 +290,9 @@ def _attacks() -> list[Attack]:
             "last-step-noise", lambda p: p.alone(noisy(p, _last_step(p), _NOISE)), free, needs_history=True
         ),
         Attack("random", lambda p: p.alone(p.population.workload.build(10_000 + p.round)), free),
-        Attack("pulled-back", lambda p: p.alone(blended(p.start, p.idle, 0.5)), free),
-        Attack("scaled", lambda p: p.alone(blended(p.start, p.idle, 2.0)), free),
-        Attack("sign-flipped", lambda p: p.alone(blended(p.start, p.idle, -1.0)), free),
+        Attack("pulled-back", lambda p: p.alone(_led(p, 0.5)), free),
+        Attack("scaled", lambda p: p.alone(_led(p, 2.0)), free),
+        Attack("sign-flipped", lambda p: p.alone(_led(p, -1.0)), free),
         Attack("copy", lambda p: p.alone(_best_peer(p)), free),
         Attack("copy-noise", lambda p: p.alone(noisy(p, _best_peer(p), _NOISE)), free),
         Attack("colluders-2", _colluders(2), free, heads=2),

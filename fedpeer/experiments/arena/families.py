@@ -126,7 +126,7 @@ def sized(position: Position, model: Model, size: float) -> Model:
     usual, own = (
         float(np.linalg.norm(flat_change(names, weights, start))) for weights in (position.optimal, model)
     )
-    return blended(start, model, size * usual / max(own, 1e-12))
+    return blended(position.population.workload, start, model, size * usual / max(own, 1e-12))
 
 
 def _seed(position: Position) -> int:
@@ -254,7 +254,12 @@ def _copy(position: Position, values: Values) -> Play:
     mine = trained(position, own.samples, values)
     theirs = position.models[position.others[0].name]
     return _alone(
-        position, own, noisy(position, blended(mine, theirs, values["weight"]), values["noise"]), values
+        position,
+        own,
+        noisy(
+            position, blended(position.population.workload, mine, theirs, values["weight"]), values["noise"]
+        ),
+        values,
     )
 
 
@@ -264,7 +269,9 @@ def _contribution(position: Position, values: Values) -> Play:
     mine = trained(position, own.samples, values)
     others = [position.models[trader.name] for trader in position.others]
     mean = {n: np.mean([m[n] for m in others], axis=0).astype(mine[n].dtype) for n in mine}
-    model = noisy(position, blended(mean, mine, 1 + values["push"]), values["noise"])
+    model = noisy(
+        position, blended(position.population.workload, mean, mine, 1 + values["push"]), values["noise"]
+    )
     return _alone(position, own, model, values)
 
 
@@ -274,13 +281,15 @@ def _whitebox(position: Position, values: Values) -> Play:
     plain = trained(position, own.samples, values)
     rows = tricks.repeated(own, 1, position.generator)
     level = trained(position, own.samples.select(rows), values)
-    generator, bold = position.generator, values["boldness"]
+    generator, bold, workload = position.generator, values["boldness"], position.population.workload
     best, least = plain, np.inf
     for variant in range(_VARIANTS):
         model = plain
         if variant:
-            model = blended(plain, level, float(generator.uniform(0, 1 + bold)))
-            model = blended(position.start, model, float(generator.uniform(1 - bold / 2, 1 + bold / 2)))
+            model = blended(workload, plain, level, float(generator.uniform(0, 1 + bold)))
+            model = blended(
+                workload, position.start, model, float(generator.uniform(1 - bold / 2, 1 + bold / 2))
+            )
         degree, passes = position.evidence().read(model, values["opened"])
         if passes and degree < least:
             best, least = model, degree

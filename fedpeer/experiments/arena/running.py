@@ -126,6 +126,6 @@ def _fights(stage: Stage, attacker: Trader, attack: Attack) -> Iterator[Fight]:
             attacker=attacker.name,
             utility=(outcome.earned - spent) / len(heads),
             honest=float(np.mean([stage.honest.utilities[rule][name] for name in heads])),
-            caught=outcome.caught,
+            caught=bool(outcome.failed),
             accuracy_lost=stage.accuracy - stage.goodness(outcome.kept),
         )

@@ -9,6 +9,7 @@ honest ones: the best response, and honesty on the data that the attack has coll
 same play is told beside it: the least that a search under them would find.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import asdict, dataclass
@@ -84,7 +85,7 @@ class Unit:
 
     Attributes:
         utility: of the attack; honest: of the best response; same: of honesty on the data that it collected.
-        caught: whether a screen failed.
+        failed: the screens that it fails.
     """
 
     rule: str
@@ -94,7 +95,7 @@ class Unit:
     utility: float
     honest: float
     same: float
-    caught: bool
+    failed: tuple[str, ...]
 
 
 def search_cells(setting: SearchSetting, families: Sequence[str]) -> list[Cell]:
@@ -199,7 +200,7 @@ def _units(family: Family, values: dict[str, float], setting: SearchSetting) -> 
                         utility=_utility(outcome, play),
                         honest=_honest(stage, rule, play),
                         same=_utility(honestly[rule], play),
-                        caught=outcome.caught,
+                        failed=outcome.failed,
                     )
 
 
@@ -257,6 +258,8 @@ def _figures(units: Sequence[Unit]) -> dict[str, Any]:
         figures[f"{name}advantage"] = round(float(means.mean()), 3)
         figures[f"{name}ci"] = [round(x, 3) for x in bootstrap_interval(means)]
         figures["units"] = len(means)
-    for name in ("utility", "honest", "same", "caught"):
+    for name in ("utility", "honest", "same"):
         figures[name] = round(float(np.mean([getattr(unit, name) for unit in units])), 3)
+    figures["caught"] = round(float(np.mean([bool(unit.failed) for unit in units])), 3)
+    figures["failed"] = dict(sorted(Counter(screen for unit in units for screen in unit.failed).items()))
     return figures

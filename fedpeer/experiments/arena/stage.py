@@ -42,12 +42,12 @@ class Outcome:
 
     Attributes:
         earned: credits, of all of them, before what was spent on data.
-        caught: whether one of them fails a screen.
+        failed: the screens that one of them fails, sorted.
         kept: the models that the round accepts, those of others among them.
     """
 
     earned: float
-    caught: bool
+    failed: tuple[str, ...]
     kept: Sequence[Model]
 
 
@@ -150,7 +150,17 @@ class Stage:
             accepted = [a.participant_id for a in found if a.scored and a.multiplier_ppm]
             outcomes[rule] = Outcome(
                 earned=sum(income.get(name, 0.0) for name in sorted(names)),
-                caught=any(not v.passed for a in found if a.participant_id in names for v in a.verdicts),
+                failed=tuple(
+                    sorted(
+                        {
+                            v.screen
+                            for a in found
+                            if a.participant_id in names
+                            for v in a.verdicts
+                            if not v.passed
+                        }
+                    )
+                ),
                 kept=[by_id[name].weights() for name in accepted],
             )
         return outcomes

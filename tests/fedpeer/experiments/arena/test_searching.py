@@ -97,16 +97,17 @@ def test_whole_parameters_are_whole_at_every_point() -> None:
     assert all(point["values"]["identities"] in range(2, 9) for point in points)
 
 
-UNIT = Unit("verified", 0, 1, "a", utility=1.0, honest=0.0, same=2.0, caught=False)
+UNIT = Unit("verified", 0, 1, "a", utility=1.0, honest=0.0, same=2.0, failed=())
 
 
 def test_figures_take_rounds_of_one_attacker_together() -> None:
-    later = replace(UNIT, round=2, utility=3.0, caught=True)
+    later = replace(UNIT, round=2, utility=3.0, failed=("claim",))
     figures = searching._figures([UNIT, later, replace(UNIT, attacker="b")])
     assert figures["units"] == 2
     assert figures["advantage"] == 1.5, "of means 2 and 1"
     assert figures["same_advantage"] == -0.5
     assert np.isclose(figures["caught"], 1 / 3, atol=1e-3)
+    assert figures["failed"] == {"claim": 1}
 
 
 def test_an_unknown_family_and_a_budget_below_a_generation_are_refused(tmp_path: Path) -> None:
