@@ -62,7 +62,12 @@ def arena(
             f"{', '.join(FAMILIES)}, or all of them."
         ),
     ] = None,
-    budget: Annotated[int, typer.Option(min=1, help="With --search: points that are looked at.")] = 40,
+    budget: Annotated[
+        int,
+        typer.Option(
+            min=0, help="With --search: points that are looked at; 0: none, the usual one is played."
+        ),
+    ] = 40,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes, a seed each at a time.  [default: one a CPU core]")
     ] = None,

@@ -24,13 +24,16 @@ def search_families(
     """Runs the searches that `out` lacks; prints what they found and keeps it in search.json.
 
     Raises:
-        CommandError: no such family, or a budget below one generation.
+        CommandError: no such family, or a budget of less than one generation.
     """
     for name in names:
         if name not in (*FAMILIES, "all"):
             raise CommandError(f"--search {name}: no such family; expected all, or {', '.join(FAMILIES)}")
-    if setting.budget < POPULATION:
-        raise CommandError(f"--budget {setting.budget}: expected at least {POPULATION}, one generation")
+    if 0 < setting.budget < POPULATION:
+        raise CommandError(
+            f"--budget {setting.budget}: expected at least {POPULATION}, one generation; or 0 for no search, which plays "
+            "each family's usual point"
+        )
     families = tuple(FAMILIES) if "all" in names else tuple(dict.fromkeys(names))
     with TemporaryDirectory() as scratch, writable(out or Path(scratch)):
         store = CellStore((out or Path(scratch)) / "cells")

@@ -98,7 +98,7 @@ CLAIM = Parameter("claim", 0, 1, 0.5)
 STRENGTH = Parameter("strength", 0, 1, 1)
 EPOCHS = Parameter("epochs", 0.4, 2.5, 1)
 SIZE = Parameter("size", 0.7, 1.3, 1)
-JITTER = Parameter("jitter", 0, 0.5, 0)
+JITTER = Parameter("jitter", 0, 0.5, 0.4)
 
 
 def collected(position: Position, effort: float, trader: Trader | None = None) -> Collected:

@@ -52,7 +52,7 @@ class SearchSetting:
     Attributes:
         dataset, rules, participants, rounds, shadows: as `ArenaSetting`; the search is made under the first rule.
         attackers: of a reported seed; half as many take the part in the search.
-        budget: points that are looked at, at least `POPULATION`.
+        budget: points that are looked at, at least `POPULATION`; 0: nothing is searched, and the usual point is played.
         searched: seeds of the search: the first for every point, all for the best few; seeds: reported ones.
     """
 
@@ -111,6 +111,10 @@ def search_cell(parameters: Record, device: str) -> Record:
     given: Record = {n: tuple(v) if isinstance(v, list) else v for n, v in parameters.items()}
     family = FAMILIES[given.pop("family")]
     setting = SearchSetting(**given)
+    if not setting.budget:
+        usual = family.usual()
+        units = [asdict(unit) for unit in _units(family, usual, setting)]
+        return {"points": [], "values": usual, "searched": None, "units": units}
     ground, first = setting.arena(search=True), setting.rules[0]
     fought = [
         [(stage, attacker) for stage in _stages(ground, _SEARCHED + k) for attacker in stage.attackers]
@@ -243,7 +247,7 @@ def _found(setting: SearchSetting, record: Record) -> dict[str, Any]:
     return {
         "evaluations": len(record["points"]),
         "values": {name: round(value, 3) for name, value in record["values"].items()},
-        "searched": round(record["searched"], 3),
+        "searched": None if record["searched"] is None else round(record["searched"], 3),
         "rules": {rule: _figures([unit for unit in units if unit.rule == rule]) for rule in setting.rules},
     }
 

@@ -117,6 +117,19 @@ def test_an_unknown_family_and_a_budget_below_a_generation_are_refused(tmp_path:
         arena(search=["length"], budget=3, out=tmp_path)
 
 
+@pytest.mark.arithmetic
+@pytest.mark.long
+def test_without_a_budget_the_usual_point_is_played(tmp_path: Path) -> None:
+    setting = replace(SETTING, budget=0, rounds=1)
+    with local_executor(1) as executor:
+        found = run_searches(setting, ("length",), CellStore(tmp_path), executor)
+    of = found["families"]["length"]
+    assert of["values"] == FAMILIES["length"].usual()
+    assert of["evaluations"] == 0
+    assert of["searched"] is None
+    assert of["rules"]["verified"]["units"] == 2
+
+
 @pytest.mark.usefixtures("found")
 @pytest.mark.arithmetic
 @pytest.mark.long
