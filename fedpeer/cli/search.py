@@ -31,8 +31,8 @@ def search_families(
             raise CommandError(f"--search {name}: no such family; expected all, or {', '.join(FAMILIES)}")
     if 0 < setting.budget < POPULATION:
         raise CommandError(
-            f"--budget {setting.budget}: expected at least {POPULATION}, one generation; or 0 for no search, which plays "
-            "each family's usual point"
+            f"--budget {setting.budget}: expected at least {POPULATION}, one generation; or 0 for no search, "
+            "which plays each family's usual point"
         )
     families = tuple(FAMILIES) if "all" in names else tuple(dict.fromkeys(names))
     with TemporaryDirectory() as scratch, writable(out or Path(scratch)):

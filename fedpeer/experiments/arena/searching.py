@@ -52,7 +52,7 @@ class SearchSetting:
     Attributes:
         dataset, rules, participants, rounds, shadows: as `ArenaSetting`; the search is made under the first rule.
         attackers: of a reported seed; half as many take the part in the search.
-        budget: points that are looked at, at least `POPULATION`; 0: nothing is searched, and the usual point is played.
+        budget: points that are looked at, at least `POPULATION`; 0: none, and the usual point is played.
         searched: seeds of the search: the first for every point, all for the best few; seeds: reported ones.
     """
 
