@@ -1738,6 +1738,7 @@ def a_dispute_gives_the_fee_back() -> Cases:
     history.terms = replace(agreed, rule=replace(agreed.rule, fee=Decimal(0)))
     made = [e for number in (1, 2) for e in history.awards(number)]
     history.terms = agreed
+    history.log.wait(60)
     history.end(awards=made)
     yield "of round 1", history.log.entries
 
@@ -1849,19 +1850,23 @@ def an_award_is_made_up_or_left_out() -> Cases:
         history = settled(PRIVATE, 2)
         history.dispute("p003")
         kept = [e for n in (1, 2) for e in history.awards(n, [] if n == number else None)]
+        history.log.wait(60)
         history.end(awards=kept)
         yield f"left out in round {number}", history.log.entries
         history = settled(PRIVATE, 2)
         made = [e for n in (1, 2) for e in history.awards(n, ["p003"] if n == number else None)]
+        history.log.wait(60)
         history.end(awards=made)
         yield f"made up in round {number}", history.log.entries
         history = settled(PRIVATE, 2)
         history.dispute("p003")
+        history.log.wait(60)
         history.end(awards=[e for n in (1, 2) if n != number for e in history.awards(n)])
         yield f"round {number} not ended", history.log.entries
     history = settled(PRIVATE, 2)
     history.dispute("p003")
     twice = [entries.award_entries(history.terms, n, {"p003": 2}) for n in (1, 2)]
+    history.log.wait(60)
     history.end(awards=[e for one in twice for e in one])
     yield "of another amount", history.log.entries
 

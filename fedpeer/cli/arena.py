@@ -103,8 +103,8 @@ def arena(
     task: Annotated[
         list[str] | None,
         typer.Option(
-            help="With --accuracy, --honest, --estimators or --privacy: what is measured, repeatable. Default: all; with "
-            "--privacy digits-mlp and flights-mlp."
+            help="With --accuracy, --honest, --estimators or --privacy: what is measured, repeatable. Default: all; "
+            "with --privacy digits-mlp and flights-mlp."
         ),
     ] = None,
     json_output: Annotated[
