@@ -76,7 +76,7 @@ def test_who_repeats_a_half_loses_more_than_half_and_who_does_not_keeps_its_weig
 
 
 def test_shadows_of_an_earlier_start_sharpen_what_few_new_ones_say() -> None:
-    straying, new = taught(40, 6, 4)
+    straying, new = taught(50, 6, 4)
     _, old = taught(100, 20, 5, shift=0.3)
     alone, joined = (fit_times(new, carried, STRATA, 1, C) for carried in ((), (old,)))
     assert told(straying, joined, 2).mean() < told(straying, alone, 2).mean()
@@ -93,6 +93,7 @@ def test_each_family_has_its_line_and_too_few_have_none() -> None:
     family[-1] = 2
     assert len(fit_times(Taught(shadows.z, shadows.beside, shadows.times, family), (), STRATA, 1, C)) == 1
     assert fit_times(taught(60, 2, 6)[1], (), STRATA, 1, C) == ()
+    assert fit_times(taught(44, 12, 6)[1], (), STRATA, 1, C) == ()
 
 
 def test_a_sample_is_seen_as_often_as_its_stratum_says() -> None:
