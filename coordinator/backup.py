@@ -127,7 +127,11 @@ _MANIFESTS = TypeAdapter(Manifest)
 
 
 def write_backup(
-    folder: StateFolder, database: Database, target: Path, retention: Retention, now: float
+    folder: StateFolder,
+    database: Database,
+    target: Path,
+    retention: Callable[[MarketStore], Retention],
+    now: float,
 ) -> Manifest:
     """Writes a backup to `target`, which must not exist yet, and reads it again before it gets that name.
 
@@ -482,7 +486,7 @@ class _Facts:
     models: frozenset[bytes]
 
 
-def _copy_database(database: Database, target: Path, retention: Retention) -> _Facts:
+def _copy_database(database: Database, target: Path, retention: Callable[[MarketStore], Retention]) -> _Facts:
     """The database as it stands at one moment, in a SQLite file of its own."""
     os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     url = URL.create("sqlite", database=str(target))
@@ -505,7 +509,8 @@ def _copy_database(database: Database, target: Path, retention: Retention) -> _F
         )
     with closing(Database(url, read_only=True)) as copied, copied.read() as connection:
         store = SqlLedgerStore(connection)
-        models = MarketStore(connection).referenced_models(retention)
+        market = MarketStore(connection)
+        models = market.referenced_models(retention(market))
         return _Facts(store.size(), store.checkpoint() or "", frozenset(models))
 
 

@@ -45,6 +45,7 @@ from fedpeer.violations import violations
 from mechanism.audit import Audit
 from mechanism.degree import rational
 from mechanism.errors import FieldError
+from mechanism.privacy import Privacy
 from mechanism.terms import PEERS_DRAWN, Rule
 
 #: Name of the service's configuration file in the state folder.
@@ -456,12 +457,27 @@ class ScheduleSection(_Section):
     round_seconds: int = Field(3600, le=MAX_PHASE_SECONDS)
     dispute_seconds: int = Field(0, le=MAX_PHASE_SECONDS)
     identities_per_organisation: int = 1
+    retention_seconds: int | None = Field(None, ge=0, le=MAX_PHASE_SECONDS)
+
+
+class PrivacySection(_Section):
+    """Noise that every participant adds; `mechanism.terms.Privacy` says what each value does."""
+
+    method: str
+    clip: Exact
+    noise_multiplier: Exact
+    delta: Exact
+
+    def privacy(self) -> Privacy:
+        """FieldError: a value out of its range."""
+        return Privacy(self.method, self.clip, self.noise_multiplier, self.delta)
 
 
 class RecipeSection(_Section):
     """Attributes:
     model: an architecture's name, "package.module:factory" of a workload, or "custom".
     options: the factory's keyword arguments.
+    privacy: noise that every participant adds; None: none is asked for.
     """
 
     model: str
@@ -472,6 +488,7 @@ class RecipeSection(_Section):
     samples: int
     proximal: Exact = Decimal(0)
     options: dict[str, Any] = {}
+    privacy: PrivacySection | None = None
 
 
 class StrataSection(_Section):

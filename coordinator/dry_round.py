@@ -389,13 +389,15 @@ def _train(
     task: PreparedTask, workload: "Workload", start: RoundStart, recipe: Recipe, count: int, say: Say
 ) -> _Trained:
     """Models that are trained as participants train, the first on what is nearest to the reference."""
+    from fedpeer.learning.workloads.protocol import train_sent  # imports torch
+
     weights, models, taken = open_model(start.model).weights(), [], []
     with _refusing("models cannot be trained by the recipe", "change [recipe] in the task file"):
         samples, degrees, seen = _samples(task, recipe, count)
         for number, data in enumerate(samples, 1):
             say(f"training model {number} of {count}")
             began = time.perf_counter()
-            models.append(workload.train(weights, data, recipe, number))
+            models.append(train_sent(workload, weights, data, recipe, number))
             taken.append(time.perf_counter() - began)
     return _Trained(tuple(models), degrees, min(taken), seen)
 
@@ -607,6 +609,8 @@ def _knowing(
     nothing of what they hang on. In standard deviations, z = mean(d) / (sd(d) / sqrt n), d the difference of a
     sample's two losses.
     """
+    from fedpeer.learning.workloads.protocol import train_sent  # imports torch
+
     first = trained.models[0]
     if classified:
 
@@ -624,7 +628,7 @@ def _knowing(
         trained.seen, data.validation.targets[generator.permutation(trained.seen)]
     )
     with _refusing("models cannot be trained by the recipe", "change [recipe] in the task file"):
-        blind = workload.train(begun, shuffled, task.row.terms.recipe, 1)
+        blind = train_sent(workload, begun, shuffled, task.row.terms.recipe, 1)
 
     def better(part: Samples) -> tuple[float, float]:
         own = workload.judge(first, part).losses

@@ -139,6 +139,7 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
     if config.data is not None:
         given = load_learner_data(config.data, config.folder, beside_of(config.strata))
     workload = workload_of(recipe, config.folder)
+    _check_privacy(recipe, workload)
     strata, names = _strata(config, given, workload)
     data = None if given is None else stratified(given, strata, names, config.folder)
     if data is not None:
@@ -264,7 +265,8 @@ def _recipe(config: TaskConfig) -> Recipe:
             none.
         WorkloadError: a factory's file, or one of its sources, that is not there.
     """
-    values = config.recipe.model_dump(exclude={"options"})
+    values = config.recipe.model_dump(exclude={"options", "privacy"})
+    privacy = None if config.recipe.privacy is None else config.recipe.privacy.privacy()
     model, options, source = config.recipe.model, config.recipe.options, None
     if ":" in model:
         from fedpeer.learning.workloads.loading import WorkloadSource  # imports torch
@@ -274,7 +276,7 @@ def _recipe(config: TaskConfig) -> Recipe:
         source = source_of(options, files)
     elif options:
         raise FieldError("recipe.options", str(options), "none: only a factory takes options")
-    recipe = Recipe(**values, source=source)
+    recipe = Recipe(**values, source=source, privacy=privacy)
     if model == "custom" or source is not None:
         return recipe
     from fedpeer.learning.models import ARCHITECTURES  # imports torch
@@ -321,6 +323,20 @@ def _strata(
         else:
             count = max(2, int(given.validation.targets.max()) + 1)
     return strata, strata.names(count, given.class_names)
+
+
+def _check_privacy(recipe: Recipe, workload: "Workload | None") -> None:
+    """Raises FieldError where shadow models could not be trained with the noise that participants add."""
+    if recipe.privacy is None or recipe.privacy.method != "dp-sgd" or workload is None:
+        return
+    from fedpeer.learning.workloads.protocol import trains_dp_sgd
+
+    if not trains_dp_sgd(workload):
+        raise FieldError(
+            "recipe.privacy.method",
+            "dp-sgd",
+            f'"update": the workload {recipe.model!r} does not train by DP-SGD; a TorchWorkload does',
+        )
 
 
 def _check_fits(recipe: Recipe, data: LearnerData, workload: "Workload | None") -> None:

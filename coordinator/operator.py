@@ -32,6 +32,7 @@ from coordinator.identity import Invitation, invite
 from coordinator.metrics import Metrics
 from coordinator.opening import PreparedTask
 from coordinator.reputation import reputation_of
+from coordinator.retention import retention_at
 from coordinator.revocations import CarriedOver, carry_over, check_copy, earlier_keys, forgotten
 from coordinator.scoring import make_scorer
 from coordinator.states import Progress
@@ -40,6 +41,7 @@ from coordinator.storage.identities import ParticipantRow
 from coordinator.storage.lease import served
 from coordinator.storage.payouts import BankAccountRow, FundingRow
 from coordinator.storage.rounds import Retention, RoundRow
+from coordinator.storage.store import MarketStore
 from coordinator.storage.submissions import ClaimRow, FailureRow, ModelRow
 from coordinator.storage.tasks import TaskRow
 from coordinator.transaction import Transaction
@@ -575,8 +577,10 @@ class Operator:
             FolderError, StorageError: it cannot be written.
         """
         now = self._clock.now()
-        section = self.config.storage
-        retention = Retention(now - section.retention_days * 86_400, section.keep_unfetched)
+
+        def retention(market: MarketStore) -> Retention:
+            return retention_at(market, self.config.storage, now)
+
         # So that the keys and the database are of one moment; nobody changes them where the folder accepts no writes.
         with self.folder.changing_keys() if os.access(self.folder.path, os.W_OK) else nullcontext():
             self._log.follow_key()

@@ -239,6 +239,7 @@ def evidence_task(data: LearnerData, row: TaskRow, workload: "Workload") -> "Evi
         data.strata,
         strata_are_classes=isinstance(terms.strata, Labels) and workload.classes == data.strata,
         reference=terms.reference,
+        whole_from=Fraction(terms.rule.whole_from),
     )
 
 

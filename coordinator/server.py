@@ -22,7 +22,9 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from itertools import takewhile
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +39,7 @@ from coordinator.boundary import Authenticate, Boundary, caller
 from coordinator.certificates import OLD_AUTHORITY, Certificates, read_certificates
 from coordinator.clock import Clock, SystemClock
 from coordinator.commits import Transactions
-from coordinator.config import ServerSection, ServiceConfig
+from coordinator.config import ServerSection, ServiceConfig, StorageSection
 from coordinator.console_process import keep_console
 from coordinator.control_socket import ControlSocket, Progress
 from coordinator.errors import FolderError, ServeError
@@ -50,6 +52,7 @@ from coordinator.metrics import Metrics
 from coordinator.notices import KEPT_SECONDS, Alarm, Notices
 from coordinator.quotas import Quotas
 from coordinator.receiving import Uploads
+from coordinator.retention import DAY, promises, retention_at
 from coordinator.runner import LiveTask, TaskRunner, Workplace
 from coordinator.scraping import MetricsServer
 from coordinator.services.enrolment_servicer import Enrol, EnrolmentServicer
@@ -59,7 +62,6 @@ from coordinator.services.market_servicer import MarketServicer
 from coordinator.spool import Spool, UploadKey
 from coordinator.storage.changes import Change, Kind
 from coordinator.storage.lease import Lease
-from coordinator.storage.rounds import Retention
 from coordinator.storage.schema import migrate
 from coordinator.storage.tasks import TaskRow
 from coordinator.supervision import Duty, Supervisor
@@ -91,6 +93,7 @@ from fedpeer.v1 import (
     market_pb2,
     market_pb2_grpc,
 )
+from mechanism.ledger.entries import deletion_id
 
 log = structlog.get_logger()
 
@@ -109,9 +112,6 @@ _HEARD_OFTEN = 4
 #: Seconds after which the holder of a certificate that is refused is looked up again, and of how many that is
 #: remembered.
 _REFUSED_SECONDS, _REFUSED = 2.0, 10_000
-
-#: Seconds in a day; retention is configured in days.
-_DAY = 86_400.0
 
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
 _SERVICES = (
@@ -588,18 +588,46 @@ class Coordinator:
         await asyncio.to_thread(self._work.spool.clear, running)
 
     async def _keep_house(self, duty: Duty) -> None:
-        """Once a day: deletes model files that no task needs any more."""
+        """Once a day, and when a task has promised it: deletes model files that no task needs any more."""
         while True:
             now = self._clock.now()
-            section = self.config.storage
-            retention = Retention(now - section.retention_days * _DAY, section.keep_unfetched)
-            keep = await self._transact.read(_referenced(retention)) | self._work.workers.needed
-            freed = await asyncio.to_thread(self._work.blobs.retain, keep, time.time() - _UNCOMMITTED)
-            log.info("model files swept", kept=len(keep), freed_bytes=freed)
+            following = await self._sweep_models()
             await self._transact(_sweep_rows)
             self._warn_of_expiry()
             duty.well()
-            await self._clock.wait(asyncio.Event(), now + _DAY)
+            await self._clock.wait(asyncio.Event(), min(now + DAY, following))
+
+    async def _sweep_models(self) -> float:
+        """Deletes them; returns when the next promise is due."""
+        keep = await self._transact.read(_referenced(self.config.storage, self._clock.now()))
+        keep |= self._work.workers.needed
+        freed = await asyncio.to_thread(self._work.blobs.retain, keep, time.time() - _UNCOMMITTED)
+        log.info("model files swept", kept=len(keep), freed_bytes=freed)
+        return await self._note_deletions()
+
+    async def _note_deletions(self) -> float:
+        """Logs of which tasks no submitted model is kept any more; returns when the next promise is due."""
+        blobs, following = self._work.blobs, inf
+
+        def promised(t: Transaction) -> list[tuple[TaskRow, float, set[bytes]]]:
+            return [
+                (task, until, t.market.sent_models(task.id))
+                for task, until in promises(t.market)
+                if not t.ledger_store.find([deletion_id(task.id)])
+            ]
+
+        for task, until, digests in await self._transact.read(promised):
+            # Files younger than this are never deleted, those of late models among them.
+            due = max(until, until - float(task.terms.schedule.retention_seconds or 0) + _UNCOMMITTED)
+            if self._clock.now() < due:
+                following = min(following, due)
+            elif any(blobs.holds(digest) for digest in digests):
+                following = min(following, self._clock.now() + _UNCOMMITTED)
+            else:
+                await self._transact(partial(Transaction.models_deleted, task=task))
+                await self._transact.sign_head()
+                log.info("submitted models were deleted", task=task.id)
+        return following
 
     async def _enrol(self, participant_id: str, token: str, request: bytes) -> Enrolled:
         """An invitation for a certificate."""
@@ -831,8 +859,8 @@ def _heard(tasks: Sequence[str]) -> Callable[[Transaction], dict[str, dict[str, 
     return lambda t: {task_id: t.market.heard(task_id) for task_id in tasks}
 
 
-def _referenced(retention: Retention) -> Callable[[Transaction], set[bytes]]:
-    return lambda t: t.market.referenced_models(retention)
+def _referenced(section: StorageSection, now: float) -> Callable[[Transaction], set[bytes]]:
+    return lambda t: t.market.referenced_models(retention_at(t.market, section, now))
 
 
 def split_address(key: str, address: str) -> tuple[str, int]:

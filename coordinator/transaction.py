@@ -381,6 +381,11 @@ class Transaction:
         """Refunds what is not yet paid."""
         self._end(task, State.CANCELLED, reason)
 
+    def models_deleted(self, task: TaskRow) -> None:
+        """No file of a model that was submitted in an ended task is kept any more, as its terms have promised."""
+        if not self.ledger_store.find([entries.deletion_id(task.id)]):
+            self.record(entries.deletion(task.id, self.at(task.id)))
+
     def notice(
         self, type_: str, data: Mapping[str, Any], task_id: str = "", participant_id: str = ""
     ) -> None:

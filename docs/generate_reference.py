@@ -20,7 +20,7 @@ FOLDER = ROOT / "docs" / "reference"
 #: Page name to the modules that it documents, in order.
 PAGES = {
     "participant": ["participant.sync", "participant.task", "participant.effort", "participant.report",
-                    "participant.work", "participant.backoff"],
+                    "participant.work", "participant.policy", "participant.accounting", "participant.backoff"],
     "asyncio": ["participant.aio"],
     "raw-client": ["participant.client", "participant.endpoint"],
     "errors": ["participant.errors"],

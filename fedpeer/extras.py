@@ -22,6 +22,7 @@ EXTRAS = {
     "opentelemetry": "tracing",
     "prometheus_client": "coordinator",
     "iso4217": "coordinator",
+    "opacus": "privacy",
     "psycopg": "postgresql",
     "pyarrow": "tables",
     "schwifty": "payouts",

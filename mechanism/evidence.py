@@ -9,8 +9,14 @@ the ledger's verifier calls it again on the logged integers. How they are measur
     quality = c_0 + sum_r c_r z_r,  clipped to [0, 1]
 
 about 1 for a model trained on the recipe's number of distinct samples with right targets, about 0 for one that was not.
-Coefficients are in billionths; the result is rounded half-even to a millionth once, at its end. A map of the same form
-gives how many distinct samples a model was trained on, over those of the recipe; without one everybody has enough.
+Coefficients are in billionths; the result is rounded half-even to a millionth once, at its end.
+
+How many distinct samples a model was trained on, over those of the recipe, is 1/y, with y how often it saw each of its
+samples, the largest of lines of the same form, not clipped, over the regressors, the straying and the norm:
+
+    y = max over lines of (c_0 + sum_r c_r z_r + c_s straying + c_n norm),   distinct = 1 / max(1, y)
+
+Without a line everybody has enough.
 
 What samples two models have in common is read from their likeness l, given how far one mix is the other's: with p, q
 the estimated shares, those below 0 taken as 0 and scaled to sum to 1,
@@ -42,13 +48,16 @@ from mechanism.ranges import integer, integers, keyed, listed, whole
 from mechanism.settlement import MICRO, Assessment, Verdict
 
 #: Name of this arithmetic in the log. Any change of a verdict or of a degree's last digit needs a new name.
-ARITHMETIC = "strata-and-screens/half-even-micro-v5"
+ARITHMETIC = "strata-and-screens/half-even-micro-v6"
 
 #: Likeness, in millionths, that no two trainings have, whatever their samples: 1 but for rounding.
 ONE_MODEL = 999_000
 
 #: Steps of the tables from a likeness.
 MAX_STEPS = 100
+
+#: Lines to how often samples are seen.
+MAX_LINES = 16
 
 #: Earlier broadcast models, the latest ones, that a submission must not be.
 KEPT_BROADCASTS = 8
@@ -58,13 +67,14 @@ _DIGEST = re.compile("[0-9a-f]{64}")
 #: What of a `Measurement` is measured of the model alone: the same for the same model, no matter who sent it.
 OF_MODEL_ALONE = (
     "fault", "features", "norm", "alignment", "novelty", "improvement", "echo_distance", "echo_cosine",
-    "nearest_broadcast",
+    "straying", "nearest_broadcast",
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class QualityMap:
-    """The line from the regressors of the degree to the quality, or to the distinct samples.
+    """The line from the regressors of the degree to the quality, or from what else is with them to how often samples
+    are seen.
 
     Attributes:
         weights: c_r, billionths; intercept: c_0, billionths.
@@ -77,9 +87,13 @@ class QualityMap:
         integers("quality.weights", self.weights)
         integer("quality.intercept", self.intercept)
 
+    def __call__(self, z: Sequence[int]) -> int:
+        """The value, millionths."""
+        return half_even(affine(self.weights, self.intercept, z), NANO)
+
     def quality_micro(self, z: Sequence[int]) -> int:
         """The quality in [0, 1], millionths."""
-        return min(max(half_even(affine(self.weights, self.intercept, z), NANO), 0), MICRO)
+        return min(max(self(z), 0), MICRO)
 
     def record(self) -> dict[str, Json]:
         return {"weights": list(self.weights), "intercept": self.intercept}
@@ -99,12 +113,13 @@ class Thresholds:
     *samples* and *claim* are one test each, at the same rate.
 
     Attributes:
-        norm_low, norm_high: of the update's norm, over the median of the shadows'.
-        alignment: least cosine of the update with the shadows' mean update.
-        novelty: largest deviation of a tensor's share in the change, in standard deviations of the shadows'.
-        improvement: least gain over the start on the strata that the model seems to have been trained on, in units of
-            an untrained model's mean loss.
-        echo_distance: least distance from a broadcast model, over the median of the shadows' update norms.
+        norm_low, norm_high: of the update's norm, over the usual of the mix that the model shows.
+        alignment: least cosine of the update with where its mix pulls, over the usual.
+        novelty: largest deviation of a tensor's share in the change from the usual of the mix, in standard deviations
+            of the shadows'.
+        improvement: least gain over the start on the strata that the model seems to have been trained on, over the
+            usual gain of models of these.
+        echo_distance: least distance from a broadcast model, over the usual norm of an update of the mix.
         echo_cosine: largest cosine of the update with a public direction.
         quality_full, quality_none: quality from which the payment is whole, and up to which it is nothing.
         quality_degree: a model of this estimate or a greater one is more skewed than those that the quality was learnt
@@ -205,7 +220,7 @@ class EvidenceModel:
         shadows: sound shadows that were trained for this round; carried: those of earlier rounds that joined the fit.
         degree, quality: maps from features, over the same regressors.
         likeness: what the likeness of two models says.
-        distinct: the map to the distinct samples, over those of the recipe; None where none was fitted.
+        distinct: lines to how often a model saw each of its samples; at most `MAX_LINES`, none where none was fitted.
         computed_on: what the shadows' last digits depend on, as texts by name, such as the processor's instruction set
             and the versions of libraries; the same for all shadows of the round.
 
@@ -223,7 +238,7 @@ class EvidenceModel:
     quality: QualityMap
     thresholds: Thresholds
     likeness: LikenessMap
-    distinct: QualityMap | None = None
+    distinct: tuple[QualityMap, ...] = ()
     computed_on: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -233,9 +248,20 @@ class EvidenceModel:
         whole("carried", self.carried, 0)
         for name in ("start_sha256", "validation_sha256", "shadows_sha256"):
             _check_digest(name, getattr(self, name))
-        for name, line in (("quality", self.quality), ("distinct", self.distinct)):
-            if line is not None and len(line.weights) != len(self.degree.weights):
-                raise FieldError(f"{name}.weights", line.weights, f"{len(self.degree.weights)} coefficients")
+        if len(self.distinct) > MAX_LINES:
+            raise FieldError("distinct", f"{len(self.distinct)} lines", f"at most {MAX_LINES}")
+        regressors = len(self.degree.weights)
+        for name, line, count in (
+            ("quality", self.quality, regressors),
+            *(("distinct", line, regressors + 2) for line in self.distinct),
+        ):
+            if len(line.weights) != count:
+                raise FieldError(f"{name}.weights", line.weights, f"{count} coefficients")
+
+    def distinct_micro(self, z: Sequence[int], straying: int, norm: int) -> int:
+        """Distinct samples over those of the recipe, at most 1, millionths."""
+        times = max((line((*z, straying, norm)) for line in self.distinct), default=MICRO)
+        return MICRO if times <= MICRO else half_even(MICRO * MICRO, times)
 
     def record(self) -> dict[str, Json]:
         return {
@@ -250,7 +276,7 @@ class EvidenceModel:
             "quality": self.quality.record(),
             "thresholds": {f.name: getattr(self.thresholds, f.name) for f in fields(Thresholds)},
             "likeness": self.likeness.record(),
-            "distinct": None if self.distinct is None else self.distinct.record(),
+            "distinct": [line.record() for line in self.distinct],
             "computed_on": dict(self.computed_on),
         }
 
@@ -264,8 +290,8 @@ class EvidenceModel:
         values["degree"] = DegreeMap.from_record(values["degree"])
         values["quality"] = QualityMap.from_record("quality", values["quality"])
         values["likeness"] = LikenessMap.from_record(values["likeness"])
-        if values["distinct"] is not None:
-            values["distinct"] = QualityMap.from_record("distinct", values["distinct"])
+        lines = listed("distinct", values["distinct"])
+        values["distinct"] = tuple(QualityMap.from_record("distinct", line) for line in lines)
         values["thresholds"] = Thresholds(**limits)
         return cls(**values)
 
@@ -281,6 +307,7 @@ class Measurement:
         fault: why the model breaks the contract, or came too late; empty where it is in order.
         features: rows x_i, one a stratum, millionths.
         norm, alignment, novelty, improvement, echo_distance, echo_cosine: see `Thresholds`.
+        straying: how far the update lies from what other models span, squared, over the usual squared length.
         nearest_broadcast: which broadcast model is nearest, such as "round 2".
         twins: the other submissions of its cluster: id, likeness. In a log, two name each other with one likeness.
         harm: relative increase of the aggregate's loss on D_c by this model; None where it is in no aggregate.
@@ -303,6 +330,7 @@ class Measurement:
     improvement: int = 0
     echo_distance: int = 0
     echo_cosine: int = 0
+    straying: int = 0
     nearest_broadcast: str = ""
     twins: tuple[tuple[str, int], ...] = ()
     harm: int | None = None
@@ -318,7 +346,15 @@ class Measurement:
                 raise FieldError("measurement", text, "names, reasons and scores that are strings")
         whole("order", self.order, 0)
         whole("samples", self.samples, 0)
-        for name in ("norm", "alignment", "novelty", "improvement", "echo_distance", "echo_cosine"):
+        for name in (
+            "norm",
+            "alignment",
+            "novelty",
+            "improvement",
+            "echo_distance",
+            "echo_cosine",
+            "straying",
+        ):
             integer(name, getattr(self, name))
         integer("harm", 0 if self.harm is None else self.harm)
         integers("twins", tuple(likeness for _, likeness in self.twins))
@@ -481,7 +517,7 @@ def _assessment(
     refuted = claimed < (estimate - limits.claim_band) * measurement.claimed_degree.denominator
     others = overlaps.of(name)
     holders = MICRO + sum(others.values())
-    distinct = MICRO if model.distinct is None else model.distinct.quality_micro(z)
+    distinct = model.distinct_micro(z, measurement.straying, measurement.norm)
     verdicts += [
         _overlapping(limits, others, holders),
         _samples(quality, distinct, limits, of_quality),
@@ -550,8 +586,8 @@ def _trained(limits: Thresholds, m: Measurement) -> Verdict:
         )
     if m.alignment < limits.alignment:
         faults.append(
-            f"its update has a cosine of {_decimal(m.alignment)} with what training on real data gives, "
-            f"expected at least {_decimal(limits.alignment)}"
+            f"its update goes where its mix pulls {_decimal(m.alignment)} as much as is usual, expected at least "
+            f"{_decimal(limits.alignment)}"
         )
     if m.novelty > limits.novelty:
         faults.append(
@@ -560,8 +596,8 @@ def _trained(limits: Thresholds, m: Measurement) -> Verdict:
         )
     if m.improvement < limits.improvement:
         faults.append(
-            f"on the strata that it seems to have been trained on it gains {_decimal(m.improvement)} of an untrained "
-            f"model's loss, expected at least {_decimal(limits.improvement)}"
+            f"on the strata that it seems to have been trained on it gains {_decimal(m.improvement)} of the usual, "
+            f"expected at least {_decimal(limits.improvement)}"
         )
     if faults:
         return Verdict(
@@ -592,9 +628,10 @@ def _overlapping(limits: Thresholds, others: Mapping[str, int], holders: int) ->
 def _samples(quality: int, distinct: int, limits: Thresholds, kept: int) -> Verdict:
     figures = {"quality": _decimal(quality), "kept": _decimal(kept), "distinct": _decimal(distinct)}
     if kept == MICRO:
-        return Verdict(
-            "samples", True, "The model shows enough distinct samples with right targets.", figures
-        )
+        shown = "enough distinct samples"
+        if distinct < MICRO:
+            shown = f"{_decimal(distinct)} of the distinct samples that the recipe asks for,"
+        return Verdict("samples", True, f"The model shows {shown} with right targets.", figures)
     return Verdict(
         "samples",
         False,

@@ -18,6 +18,7 @@ from mechanism.degree import reference_distribution
 from mechanism.errors import FieldError
 from mechanism.payment import PAYMENT_FUNCTIONS, ExactPaymentFunction
 from mechanism.price import Price
+from mechanism.privacy import Privacy
 from mechanism.ranges import whole
 from mechanism.readable import Readable
 from mechanism.records import Recorded, check_decimal
@@ -136,6 +137,7 @@ class Recipe:
         samples: training samples in one round, >= 1.
         proximal: mu >= 0 of FedProx: mu/2 |w - start|^2 is added to each batch's loss. Source: Li et al. 2020.
         source: options and files of the factory; None where the model is none.
+        privacy: noise that every participant adds, and so every shadow model has; None: none is asked for.
     """
 
     model: str
@@ -146,6 +148,7 @@ class Recipe:
     samples: int
     proximal: Decimal = Decimal(0)
     source: Source | None = field(default=None, metadata={"optional": True})
+    privacy: Privacy | None = field(default=None, metadata={"optional": True})
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, str) or len(self.model) > MAX_NAME:
@@ -186,6 +189,8 @@ class Schedule:
         dispute_seconds: how long after the last settlement private counts may still be opened in a dispute;
             0: payments are final at once.
         identities_per_organisation: participants of one organisation that may claim, >= 1.
+        retention_seconds: how long after the task's end submitted models are kept, and after which they are deleted;
+            None: nothing is promised.
     """
 
     rounds: int
@@ -195,11 +200,14 @@ class Schedule:
     round_seconds: int
     dispute_seconds: int = 0
     identities_per_organisation: int = field(default=1, metadata={"optional": True})
+    retention_seconds: int | None = field(default=None, metadata={"optional": True})
 
     def __post_init__(self) -> None:
         for name in ("rounds", "effort_seconds", "round_seconds"):
             whole(f"schedule.{name}", getattr(self, name), 1)
         whole("schedule.dispute_seconds", self.dispute_seconds, 0)
+        if self.retention_seconds is not None:
+            whole("schedule.retention_seconds", self.retention_seconds, 0)
         whole("schedule.quorum", self.quorum, MIN_QUORUM)
         whole("schedule.identities_per_organisation", self.identities_per_organisation, 1)
         if self.capacity < self.quorum:
@@ -349,6 +357,12 @@ class Terms(Recorded, Readable):
             f"recipe     epochs {recipe.epochs}, batch size {recipe.batch_size}, {recipe.optimizer}, learning rate "
             f"{recipe.learning_rate:f}, samples {recipe.samples}"
             + (f", proximal term {recipe.proximal:f}" if recipe.proximal else ""),
+            *([] if recipe.privacy is None else [f"privacy    {recipe.privacy}"]),
+            *(
+                []
+                if schedule.retention_seconds is None
+                else [f"retention  models are deleted {schedule.retention_seconds} s after the end"]
+            ),
             f"next start {self.aggregation.name}{_values(self.aggregation)}",
             f"budget     {self.budget_micro} micro-credits" + (f", of {self.funder}" if self.funder else ""),
             *([] if self.price is None else [f"price      {self.price}"]),

@@ -21,6 +21,8 @@ if not hasattr(import_module("fedpeer"), "_HOMES"):
         "path; run this from another folder, take that one out of PYTHONPATH, or rename it"
     )
 
+from mechanism.privacy import Privacy
+from participant.accounting import PrivacyLimit, PrivacySpent
 from participant.aio import AsyncJoinedTask, AsyncParticipant, AsyncRound
 from participant.audits import AuditStanding
 from participant.backoff import Backoff
@@ -28,6 +30,7 @@ from participant.dispute import Dispute, DisputedRound
 from participant.effort import BestResponse, Decision, EffortStrategy, Explanation, Fixed
 from participant.errors import *  # noqa: F403 - the whole tree is public; its module lists it
 from participant.errors import __all__ as _errors
+from participant.policy import Policy
 from participant.progress import Paused
 from participant.records import read_earnings, read_reports
 from participant.report import Receipt, RoundReport, Settlement, TaskReport
@@ -52,6 +55,10 @@ __all__ = [
     "JoinedTask",
     "Participant",
     "Paused",
+    "Policy",
+    "Privacy",
+    "PrivacyLimit",
+    "PrivacySpent",
     "Receipt",
     "Round",
     "RoundReport",

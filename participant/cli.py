@@ -33,7 +33,7 @@ from participant.errors import ConfigurationError, StateError, TransportError
 from participant.identity import StateFolder, check_authority
 from participant.journal import MARKET, Journal
 from participant.progress import EXIT_INTERRUPTED, kept
-from participant.records import read_earnings, read_reports, reading
+from participant.records import read_declined, read_earnings, read_reports, read_spending, reading
 from participant.report import TaskReport, degree_text
 from participant.reputation import own_reputation
 from participant.service import Service
@@ -194,14 +194,18 @@ def explain(config: ConfigOption = Path(CONFIG_FILE), as_json: JsonOption = Fals
 def status(
     config: ConfigOption = Path(CONFIG_FILE), state: StateOption = None, as_json: JsonOption = False
 ) -> None:
-    """Where each task stands, from the journal; asks nobody."""
+    """Where each task stands, what models so far tell of the data, which tasks were declined; asks nobody."""
     participant_id, folder = _member(config, state)
-    reports = read_reports(folder) if StateFolder(folder).journal.exists() else []
+    begun = StateFolder(folder).journal.exists()
+    reports = read_reports(folder) if begun else []
+    spent, declined = (read_spending(folder), read_declined(folder)) if begun else (None, [])
     if as_json:
         _print_json(
             {
                 "id": participant_id,
                 "tasks": [_task_json(report) for report in reports],
+                "declined": [{"task": task_id, "reason": reason} for task_id, reason in declined],
+                "privacy": None if spent is None else spent.record(),
                 "key_problems": list(reports[0].key_problems) if reports else [],
             }
         )
@@ -223,6 +227,11 @@ def status(
         )
     if reports:
         output(highlight=True).print(table)
+    if spent is not None:
+        typer.echo(f"told of the data: {spent}")
+    for task_id, reason in declined:
+        typer.echo(printable(f"declined {task_id}: {reason}"))
+    if reports:
         for problem in reports[0].key_problems:
             typer.echo(f"WARNING: {printable(problem)}", err=True)
 

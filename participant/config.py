@@ -4,17 +4,21 @@ Unknown keys, missing keys and values out of range are refused with the key's pa
 the folder of the file.
 """
 
+from decimal import Decimal
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from fedpeer.text_files import TextFileError, read_toml
 from fedpeer.violations import violations
 from mechanism.errors import FieldError
+from mechanism.privacy import Privacy
 from mechanism.terms import identifier
+from participant.accounting import PrivacyLimit
 from participant.effort import BestResponse, EffortStrategy, Fixed
 from participant.errors import ConfigurationError
+from participant.policy import Policy
 from participant.trainer_process import TaskSpec, check_options
 
 #: Name of the file that `init` writes.
@@ -101,6 +105,62 @@ class EffortSection(_Section):
         return BestResponse(cost=cost, curve=curve, peers=self.peers, attitude=attitude)
 
 
+def _exact(value: Any) -> Any:
+    """A TOML number as the text that it was written as, near enough: floats print as short as they read."""
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else value
+
+
+#: A number that is kept exactly.
+Exact = Annotated[Decimal, BeforeValidator(_exact)]
+
+#: A rational: a number, or a text such as "1/3".
+Share = Annotated[str, BeforeValidator(_exact)]
+
+
+class NoiseSection(_Section):
+    """Noise of the participant's own choice; `mechanism.privacy` says what each value does."""
+
+    method: str
+    clip: Exact
+    noise_multiplier: Exact
+    delta: Exact
+
+    def build(self) -> Privacy:
+        try:
+            return Privacy(self.method, self.clip, self.noise_multiplier, self.delta)
+        except FieldError as error:
+            raise ConfigurationError(str(error)) from None
+
+
+class LimitSection(_Section):
+    """How much may be told of the data, as (epsilon, delta)."""
+
+    epsilon: Exact
+    delta: Exact = Decimal("0.00001")
+
+    def build(self) -> PrivacyLimit:
+        return PrivacyLimit(self.epsilon, self.delta)
+
+
+class PolicySection(_Section):
+    """Which terms are accepted; `participant.Policy` says what each value does."""
+
+    coordinator_keys: list[str] = Field(default_factory=list)
+    reference: list[Share] | dict[str, Share] | None = None
+    models: list[str] = Field(default_factory=list)
+    most_epochs: int | None = None
+    most_samples: int | None = None
+    most_bytes: int | None = None
+    least_pay: Share | None = None
+    privacy_required: bool = False
+    most_epsilon: LimitSection | None = None
+    retention_days: Exact | None = None
+
+    def build(self) -> Policy:
+        limit = None if self.most_epsilon is None else self.most_epsilon.build()
+        return Policy(**{**dict(self), "most_epsilon": limit})
+
+
 class TaskSection(_Section):
     """What is trained for which task.
 
@@ -110,6 +170,7 @@ class TaskSection(_Section):
         factory: "module:name" of a callable that returns a `participant.Task`.
         options: its keyword arguments; beside `data`, those of `participant.adapters.workload.WorkloadTask`.
         folders: beside `data`, where the files of the task's workload lie.
+        privacy: noise of one's own choice; left out: what the terms ask for.
         effort: left out beside `data`: none, since the data stay as they are.
     """
 
@@ -118,6 +179,7 @@ class TaskSection(_Section):
     factory: str | None = None
     options: dict[str, Any] = Field(default_factory=dict)
     folders: list[Path] = Field(default_factory=list)
+    privacy: NoiseSection | None = None
     effort: EffortSection = EffortSection()
 
     @model_validator(mode="after")
@@ -176,12 +238,16 @@ class ParticipantConfig(_Section):
     Attributes:
         id: participant id, as the invitation has it.
         state: folder of the key, the certificate and the journal.
+        policy: terms that are accepted; left out: any.
+        privacy: what all models of this state folder together may tell of the data; left out: there is no limit.
     """
 
     id: str
     state: Path = Path("state")
     coordinator: CoordinatorSection
     service: ServiceSection = ServiceSection()
+    policy: PolicySection = PolicySection()
+    privacy: LimitSection | None = None
     task: list[TaskSection] = Field(min_length=1)
 
 
@@ -225,8 +291,16 @@ def _check_tasks(path: Path, config: ParticipantConfig) -> None:
         try:
             check_options(task.options)
             task.effort.build()
+            if task.privacy is not None:
+                task.privacy.build()
         except ConfigurationError as error:
             raise ConfigurationError(f"{path}: task.{number}.{error}") from None
+    try:
+        config.policy.build()
+        if config.privacy is not None:
+            config.privacy.build()
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{path}: {error}") from None
     if sum(task.id is None for task in config.task) > 1:
         raise ConfigurationError(f"{path}: two [[task]] without an id; only one can take any open task")
 
@@ -246,10 +320,29 @@ trainers = 1              # trainings at the same time
 isolate = true            # train in a process of its own
 grace_seconds = 20        # for a training in progress after SIGTERM
 
+# [policy]                # terms that do not keep it are declined, before anything is trained or sent
+# coordinator_keys = ["market.example+1234abcd+..."]   # the log's key, from the operator
+# reference = {{ cat = "1/2", dog = "1/2" }}
+# models = ["flights:make"]
+# most_epochs = 10
+# least_pay = "1.50 EUR"  # of a round; a number alone is credits
+# privacy_required = true # models have noise: as the terms say, or [task.privacy]
+# retention_days = 30     # submitted models are deleted after at most so many days
+
+# [privacy]               # what all models together may tell of the data; a round beyond it is not trained
+# epsilon = 8
+# delta = 1e-5            # well below one over the number of samples
+
 [[task]]
 # id = "cats-1"           # left out: any open task
 # data = "mine.parquet"   # instead of a factory: trains the model that the task's terms name on this file
 factory = "my_task:MyTask"     # a callable that returns a participant.Task; its folder must be on PYTHONPATH
+
+# [task.privacy]          # noise of your own choice, in the place of what the terms ask for
+# method = "dp-sgd"       # or "update", with any factory
+# clip = 1.0
+# noise_multiplier = 1.1
+# delta = 1e-5
 
 [task.options]            # its keyword arguments
 

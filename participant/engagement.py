@@ -8,10 +8,12 @@ import hashlib
 import hmac
 import json
 import math
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from decimal import Decimal
+from functools import cached_property
 from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +31,7 @@ from mechanism.canonical import MAX_INTEGER
 from mechanism.degree import noniid_degree, stratum_counts
 from mechanism.errors import FieldError
 from mechanism.peers import draw_head, draw_share
+from mechanism.privacy import Privacy, gaussians
 from mechanism.statements import (
     ClaimOpening,
     ClaimStatement,
@@ -38,15 +41,18 @@ from mechanism.statements import (
     sign_statement,
 )
 from mechanism.terms import Terms
+from participant.accounting import UNPROTECTED, Accountant, PrivacyLimit, check_accountant
 from participant.audits import samples_salt
 from participant.backoff import Backoff
 from participant.effects import Emit, Pause, Steps, transform
 from participant.errors import (
     CountsChangedError,
+    DeclinedError,
     EffortError,
     NotFoundError,
     NotSelectedError,
     OrganisationTakenError,
+    PrivacyLimitError,
     RefusedError,
     SharesLostError,
     StateError,
@@ -58,6 +64,7 @@ from participant.errors import (
 from participant.journal import Journal, Kind, SubmissionRecord, TaskRecord
 from participant.model_store import ModelStore, moved
 from participant.persistence import persistently
+from participant.policy import Policy
 from participant.report import (
     Receipt,
     Settlement,
@@ -86,6 +93,21 @@ _SALTS = b"fedpeer opening salts v1"
 
 
 @dataclass(frozen=True)
+class OwnerRules:
+    """What the owner of the data accepts and allows.
+
+    Attributes:
+        policy: which terms are accepted; None: any.
+        privacy: noise of the owner's own choice; None: as the terms have it.
+        limit: how much all models together may tell; None: there is no limit.
+    """
+
+    policy: Policy | None = None
+    privacy: Privacy | None = None
+    limit: PrivacyLimit | None = None
+
+
+@dataclass(frozen=True)
 class Assignment:
     """A round that waits for this participant's model.
 
@@ -107,6 +129,7 @@ class Engagement:
     Attributes:
         standing: how the coordinator last said that the task stands, and what it holds of this participant.
         watch: looks at the keys of this participant's name; None: nobody does.
+        rules: what the owner accepts and allows.
     """
 
     terms: Terms
@@ -117,6 +140,22 @@ class Engagement:
     journal: Journal
     models: ModelStore
     watch: "KeyWatch | None" = None
+    rules: OwnerRules = field(default_factory=OwnerRules)
+
+    def __post_init__(self) -> None:
+        self._accountant = Accountant(self.journal, self.rules.limit)
+
+    @property
+    def privacy(self) -> Privacy | None:
+        """The noise that models have: of the owner's own choice, else of the terms."""
+        return self.rules.privacy or self.terms.recipe.privacy
+
+    @cached_property
+    def training_terms(self) -> Terms:
+        """The terms as they are trained by: with the owner's own choice of noise."""
+        if self.privacy == self.terms.recipe.privacy:
+            return self.terms
+        return replace(self.terms, recipe=replace(self.terms.recipe, privacy=self.privacy))
 
     @property
     def task_id(self) -> str:
@@ -172,6 +211,7 @@ class Engagement:
             CountsChangedError: another claim stands.
             EffortError: counts that are not a histogram over the task's strata, or another effort was claimed.
             ForeignKeyError: the log holds a key for this name that is not its own; nothing was claimed.
+            DeclinedError: a round pays less than the owner's policy accepts; nothing was claimed.
             WrongStateError: claims are closed, or all places are taken.
             SharesLostError: a claim stands with draw shares that this participant does not have.
         """
@@ -179,6 +219,9 @@ class Engagement:
         counts = self._checked_counts(counts)
         record = self.journal.submission(self.task_id, "claim")
         if record is None:
+            if self.rules.policy is not None:
+                with _noting(self.journal):
+                    self.rules.policy.check_pay(self.terms, counts)
             if self.watch is not None:
                 yield from self.watch.claiming()
             record = self._prepare_claim(effort, counts, samples_root)
@@ -333,6 +376,7 @@ class Engagement:
             reason: for the journal.
             public: what the coordinator learns; it stands in the ledger.
         """
+        self._accountant.release(self.task_id, round_)
         self.journal.miss_round(self.task_id, round_, reason)
         message = market_pb2.ReportFailureRequest(
             submission_id=self._submission_id("failure", round_),
@@ -394,9 +438,32 @@ class Engagement:
         if not now.selected:
             self._miss(round_, "the learner selected other participants")
             return
+        try:
+            self._reserve(round_)
+        except PrivacyLimitError as error:
+            yield from self._refused_round(round_, error)
+            return
         yield Emit(Assignment(round_, _moment(now.deadline if now.HasField("deadline") else None), sha256))
         if self.journal.submission(self.task_id, "model", round_) is None:
             self._miss(round_, "the participant's loop went on without a model")
+
+    def _reserve(self, round_: int) -> None:
+        """Takes a round into the account of what models tell, before it is trained."""
+        privacy, recipe = self.privacy, self.terms.recipe
+        if privacy is None:
+            self._accountant.reserve(self.task_id, round_, UNPROTECTED, None)
+            return
+        samples = sum(self.claimed_counts or ()) or recipe.samples
+        told = gaussians(privacy, samples, recipe.batch_size, recipe.epochs)
+        self._accountant.reserve(self.task_id, round_, told, privacy.delta)
+
+    def _refused_round(self, round_: int, error: PrivacyLimitError) -> Steps[None]:
+        try:
+            yield from self.fail(round_, str(error), error.public)
+        except RefusedError as refusal:
+            if outlook(refusal.code) is Outlook.PASSING:
+                raise
+            self._miss(round_, str(error))
 
     def _caught_up(self, round_: int) -> Steps[bool]:
         """Whether nothing is left to be done for the round; brings to an end what had been begun."""
@@ -444,6 +511,10 @@ class Engagement:
         if name not in self.standing.submissions:
             return False
         receipt = yield from self.market.receipt(self.task_id, name)
+        if kind == "model":  # of an earlier life, by the noise that is asked for now: nobody knows better
+            with suppress(PrivacyLimitError):
+                self._reserve(round_)
+            self._accountant.sending(self.task_id, round_)
         self.journal.prepare(name, self.task_id, kind, round_, b"")
         self.journal.record_receipt(name, receipt.SerializeToString())
         return True
@@ -474,6 +545,7 @@ class Engagement:
             yield from self.watch.paid(settlement.proof)
 
     def _miss(self, round_: int, reason: str) -> None:
+        self._accountant.release(self.task_id, round_)
         self.journal.miss_round(self.task_id, round_, reason)
         self.models.forget(self.task_id, round_)
 
@@ -528,6 +600,7 @@ class Engagement:
             nonce=self.standing.nonce,
         )
         message = encode_signed(statement, sign_statement(statement, self.key), opening)
+        self._accountant.sending(self.task_id, round_)
         return self.journal.prepare(
             statement.submission_id, self.task_id, "model", round_, message.SerializeToString(), path.name
         )
@@ -693,14 +766,22 @@ def join(
     journal: Journal,
     models: ModelStore,
     watch: "KeyWatch | None" = None,
+    rules: OwnerRules | None = None,
 ) -> Steps[Engagement]:
     """Reads the terms of a task, checks them, and writes down that they are what is agreed to.
 
     Raises:
+        DeclinedError: the owner does not accept them, and nothing is claimed in the task yet.
         NotFoundError, StateError: as `published`; or it has other terms than this participant agreed to.
     """
     message, terms = yield from published(task_id, market)
     yield from _pin_log_key(market, journal)
+    rules = rules or OwnerRules()
+    if not (message.submissions or has_claimed(journal, task_id)):
+        _check_accepted(terms, rules, journal)
+    if rules.privacy or terms.recipe.privacy:
+        check_accountant()
+    journal.accept(task_id)
     if watch is not None:
         yield from watch.joining()
     journal.add_task(task_id, message.terms)
@@ -710,7 +791,37 @@ def join(
             f"task {task_id} has other terms than the ones that {participant_id} agreed to; "
             "tell the coordinator's operator"
         )
-    return Engagement(terms, message, participant_id, key, market, journal, models, watch)
+    return Engagement(terms, message, participant_id, key, market, journal, models, watch, rules)
+
+
+def _check_accepted(terms: Terms, rules: OwnerRules, journal: Journal) -> None:
+    """Raises DeclinedError where the owner does not accept the terms, and notes why."""
+    # The ledger's part takes its time to import.
+    from participant.log_keys import pinned_log_keys
+
+    with _noting(journal):
+        if rules.policy is not None:
+            rules.policy.check(terms, rules.privacy)
+            if rules.policy.coordinator_keys and (keys := pinned_log_keys(journal)) is not None:
+                rules.policy.check_keys(terms.task_id, keys)
+        if rules.limit is not None and rules.privacy is None and terms.recipe.privacy is None:
+            raise DeclinedError(
+                terms.task_id,
+                [
+                    "it asks for models without noise, which tell without a bound, and this participant has a privacy "
+                    "limit; choose noise of your own for it"
+                ],
+            )
+
+
+@contextmanager
+def _noting(journal: Journal) -> Iterator[None]:
+    """Keeps the reason in the journal for which a task is declined."""
+    try:
+        yield
+    except DeclinedError as error:
+        journal.decline(error.task_id, "; ".join(error.reasons))
+        raise
 
 
 @dataclass(frozen=True)
@@ -785,12 +896,14 @@ def has_claimed(journal: Journal, task_id: str) -> bool:
     return record is not None and record.status != "refused"
 
 
-def await_task(market: MarketSteps, journal: Journal, participant_id: str) -> Steps[str]:
+def await_task(
+    market: MarketSteps, journal: Journal, participant_id: str, excluded: Collection[str] = ()
+) -> Steps[str]:
     """As `find_task`, waiting until there is one; first of all a task that ended while the participant was away."""
     for past in (yield from past_tasks(market, journal, participant_id)):
         if past.begun:
             return past.task_id
-    while (task_id := (yield from find_task(market, journal, participant_id))) is None:
+    while (task_id := (yield from find_task(market, journal, participant_id, excluded))) is None:
         yield Pause(LOOK_SECONDS)
     return task_id
 

@@ -26,9 +26,11 @@ ParticipantError(Exception)
  |   +- LimitError                too large, too often, or the coordinator is out of space
  |   +- CoordinatorFaultError     the coordinator failed; give its operator the request id
  +- ForeignKeyError               the log holds a key for this participant's name that is not its own, or hides keys
+ +- DeclinedError                 the owner's policy does not accept the task's terms; nothing was sent
  +- TaskError                     the participant's own Task object
  |   +- EffortError               an effort, a curve or a cost that cannot be used
  |   +- CountsChangedError        the counts differ from those that were claimed
+ |   +- PrivacyLimitError         the round would tell more of the data than the owner allows; nothing was trained
  |   +- SubmittedError            the round has another model already
  |   +- WeightsError              trained weights that do not fit the task's contract
  |   +- TrainingError             `train` raised, or its process died
@@ -48,6 +50,7 @@ __all__ = [
     "ConflictError",
     "CoordinatorFaultError",
     "CountsChangedError",
+    "DeclinedError",
     "DiskFullError",
     "DrawShareError",
     "EffortError",
@@ -63,6 +66,7 @@ __all__ = [
     "NotSelectedError",
     "OrganisationTakenError",
     "ParticipantError",
+    "PrivacyLimitError",
     "RefusedError",
     "ServerNameError",
     "SessionTakenOverError",
@@ -223,6 +227,22 @@ class ForeignKeyWarning(UserWarning):
     """What `ForeignKeyError` says, where the participant continues all the same."""
 
 
+class DeclinedError(ParticipantError):
+    """The owner's policy does not accept a task's terms. Nothing was trained or sent, and nothing agreed to.
+
+    Attributes:
+        task_id: of the task.
+        reasons: one sentence for each part of the policy that is not kept.
+    """
+
+    def __init__(self, task_id: str, reasons: Sequence[str]) -> None:
+        self.task_id = task_id
+        self.reasons = tuple(reasons)
+        super().__init__(
+            f"task {task_id} is declined by this participant's policy: {'; '.join(self.reasons)}"
+        )
+
+
 class TaskError(ParticipantError):
     """The participant's own `Task` object gave something that cannot be used.
 
@@ -243,6 +263,10 @@ class EffortError(TaskError):
 
 class CountsChangedError(TaskError):
     """The counts are not those that were claimed; training on other data would refute the claim."""
+
+
+class PrivacyLimitError(TaskError):
+    """A round's model would tell more of the data than the owner's limit allows; it is not trained."""
 
 
 class SubmittedError(TaskError):

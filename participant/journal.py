@@ -18,6 +18,7 @@ from pathlib import Path
 from time import sleep
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
 
+from mechanism.privacy import Gaussians
 from participant.errors import ConfigurationError, DiskFullError, JournalError
 from participant.persistence import may_pass
 
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from filelock import BaseFileLock
 
 #: Version of the tables; a journal of a newer one is refused.
-VERSION = 3
+VERSION = 4
 
 #: Name of the log's verification key among the facts of the journal.
 LOG_KEY = "log_key"
@@ -39,6 +40,9 @@ MARKET = "market"
 #: Names of what the last look at this participant's keys found, a line each, and of how much of the key history a
 #: receipt has proven.
 KEY_PROBLEMS, KEYS_PROVEN = "key_problems", "keys_proven"
+
+#: Name of what the models so far tell of the data, as JSON (`participant.accounting`).
+PRIVACY = "privacy"
 
 #: Beyond the index of any entry.
 MAX_INDEX = 2**63 - 1
@@ -125,6 +129,30 @@ class KeyRow:
     entry: Annotated[bytes | None, "BLOB"]
 
 
+@dataclass(frozen=True)
+class PrivacyRecord:
+    """What one round's model tells of the data (`mechanism.privacy.Gaussians`).
+
+    Attributes:
+        number: by which rows are told apart; None of one that is to be added.
+        delta: of the noise; None: there is none.
+        sent: 1 once the model is about to be sent, 0 while the round is reserved for its training.
+    """
+
+    number: Annotated[int | None, "INTEGER PRIMARY KEY"]
+    task_id: Annotated[str, "TEXT NOT NULL"]
+    round: Annotated[int, "INTEGER NOT NULL"]
+    noise_multiplier: Annotated[float, "REAL NOT NULL"]
+    sample_rate: Annotated[float, "REAL NOT NULL"]
+    steps: Annotated[int, "INTEGER NOT NULL"]
+    delta: Annotated[str | None, "TEXT"]
+    sent: Annotated[int, "INTEGER NOT NULL"]
+
+    @property
+    def gaussians(self) -> Gaussians:
+        return Gaussians(self.noise_multiplier, self.sample_rate, self.steps)
+
+
 def _table(name: str, record: type, *constraints: str) -> str:
     columns = get_type_hints(record, include_extras=True).items()
     parts = [*(f"{column} {kind.__metadata__[0]}" for column, kind in columns), *constraints]
@@ -138,6 +166,8 @@ _TABLES = "\n".join(
         _table("submission", SubmissionRecord, "UNIQUE (task_id, kind, round)"),
         _table("round", RoundRecord, "PRIMARY KEY (task_id, round)"),
         _table("key_history", KeyRow),
+        _table("privacy", PrivacyRecord),
+        "CREATE TABLE declined (task_id TEXT PRIMARY KEY, reason TEXT NOT NULL);",
         "CREATE TABLE settlement (task_id TEXT NOT NULL, round INTEGER NOT NULL, message BLOB NOT NULL, "
         "stored_at INTEGER NOT NULL DEFAULT (CAST(strftime('%s', 'now') AS INTEGER)), "
         "PRIMARY KEY (task_id, round));",
@@ -311,6 +341,45 @@ class Journal:
         """When the settlement of a round was stored, seconds since the epoch; 0 where there is none."""
         row = self._row("SELECT stored_at FROM settlement WHERE task_id = ? AND round = ?", task_id, round_)
         return 0 if row is None else int(row[0])
+
+    def decline(self, task_id: str, reason: str) -> None:
+        """Notes that the owner's policy does not accept a task's terms, and why."""
+        self._execute("INSERT OR REPLACE INTO declined VALUES (?, ?)", task_id, reason)
+
+    def accept(self, task_id: str) -> None:
+        """Takes that back: the terms, or the policy, are others now."""
+        self._execute("DELETE FROM declined WHERE task_id = ?", task_id)
+
+    def declined(self) -> list[tuple[str, str]]:
+        """Task ids with the reason, by id."""
+        rows = self._rows("SELECT task_id, reason FROM declined ORDER BY task_id")
+        return [(str(task_id), str(reason)) for task_id, reason in rows]
+
+    def privacy(self) -> list[PrivacyRecord]:
+        """Every round that is reserved or sent, in the order in which they were."""
+        return [PrivacyRecord(*row) for row in self._rows("SELECT * FROM privacy ORDER BY number")]
+
+    def add_privacy(self, record: PrivacyRecord) -> None:
+        self._execute("INSERT INTO privacy VALUES (?, ?, ?, ?, ?, ?, ?, ?)", *vars(record).values())
+
+    def spend_privacy(self, task_id: str, round_: int) -> None:
+        """Notes that a reserved round's model is about to be sent."""
+        self._execute("UPDATE privacy SET sent = 1 WHERE task_id = ? AND round = ?", task_id, round_)
+
+    def release_privacy(self, task_id: str, round_: int) -> bool:
+        """Drops a round that is reserved and not sent; whether there was one."""
+        rows = self._rows(
+            "DELETE FROM privacy WHERE task_id = ? AND round = ? AND sent = 0 RETURNING number",
+            task_id,
+            round_,
+        )
+        return bool(rows)
+
+    @contextmanager
+    def holding(self) -> Iterator[None]:
+        """No other thread reads or writes inside."""
+        with self._mutex:
+            yield
 
     def key_history(self) -> tuple[int, bytes]:
         """How many enrolments and revocations are known, and the digest over them."""

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args
 import numpy.typing as npt
 
 from mechanism.degree import noniid_degree, stratum_counts
+from mechanism.privacy import Privacy
 from mechanism.reputation import Reputation
 from mechanism.terms import Terms
+from participant.accounting import PrivacyLimit
 from participant.audits import AuditStanding, appeal, audits_of
 from participant.backoff import Backoff
 from participant.calls import call, class_call, each
@@ -22,6 +24,7 @@ from participant.endpoint import Endpoint, market_endpoint
 from participant.engagement import (
     Assignment,
     Engagement,
+    OwnerRules,
     PastTask,
     await_task,
     find_task,
@@ -31,12 +34,13 @@ from participant.engagement import (
     published,
 )
 from participant.enrolment import EnrolmentRequest
-from participant.errors import ConfigurationError, ParticipantError
+from participant.errors import ConfigurationError, DeclinedError, ParticipantError
 from participant.identity import Credentials, StateFolder, utc_now
 from participant.journal import MARKET, Journal
-from participant.model_store import ModelStore, read_weights, write_weights
+from participant.model_store import ModelStore, read_weights, write_trained
 from participant.persistence import patiently
-from participant.progress import paused, terminal_progress
+from participant.policy import Policy
+from participant.progress import Paused, paused, terminal_progress
 from participant.report import Receipt, Settlement, TaskReport, report_of
 from participant.reputation import own_reputation
 from participant.steps import MarketSteps
@@ -82,6 +86,9 @@ class Membership(Generic[JoinedKind]):
         foreign_keys: what to do where the log holds a key for this name that is not its own: "warn" says so and goes
             on; "refuse" claims nothing, and brings tasks to their end that are claimed; "stop" ends at once. It is
             looked at when a task is joined, before a claim and at each receipt.
+        policy: which terms are accepted; None: any.
+        privacy_limit: what all models of the state folder together may tell of the data; None: there is no limit. A
+            round beyond it is handed back before it is trained.
 
     Raises:
         ConfigurationError: not enrolled, files that do not fit together, or no address.
@@ -101,6 +108,8 @@ class Membership(Generic[JoinedKind]):
         insecure: bool = False,
         backoff: Backoff | None = None,
         foreign_keys: ForeignKeys = "refuse",
+        policy: Policy | None = None,
+        privacy_limit: PrivacyLimit | None = None,
     ) -> None:
         if foreign_keys not in FOREIGN_KEYS:
             raise ConfigurationError(
@@ -115,6 +124,8 @@ class Membership(Generic[JoinedKind]):
         self._models = ModelStore(self._folder.models)
         self._foreign_keys = foreign_keys
         self._watch: KeyWatch | None = None
+        self._policy, self._limit = policy, privacy_limit
+        self._declined: set[str] = set()
         try:
             self._journal.own(self.participant_id)
             used = f"{'plain' if insecure else 'tls'} {market}"
@@ -156,9 +167,16 @@ class Membership(Generic[JoinedKind]):
         return Endpoint(public, authority), _enrolled(request, MarketSteps(backoff), authority)
 
     @call
-    def join(self, task_id: str) -> Steps[JoinedKind]:
-        """Agrees to a task's terms, which are checked and written down. Claims nothing yet."""
-        engagement = yield from self._engaged(task_id)
+    def join(self, task_id: str, *, privacy: Privacy | None = None) -> Steps[JoinedKind]:
+        """Agrees to a task's terms, which are checked and written down. Claims nothing yet.
+
+        Args:
+            privacy: noise of one's own choice; None: what the terms ask for. See `run`.
+
+        Raises:
+            DeclinedError: the policy does not accept the terms.
+        """
+        engagement = yield from self._engaged(task_id, privacy)
         joined: JoinedKind = self._joined_kind(self.transport, engagement)
         return joined
 
@@ -170,6 +188,7 @@ class Membership(Generic[JoinedKind]):
         *,
         effort: Effort | None = None,
         on_progress: ActivityCallback | None = None,
+        privacy: Privacy | None = None,
     ) -> Steps[TaskReport]:
         """Takes part in a task to its end, from wherever it stands; can be called again after any failure.
 
@@ -179,8 +198,13 @@ class Membership(Generic[JoinedKind]):
                 one that was begun, else the oldest that takes claims; waits until there is one.
             effort: a strategy, a number, or a function of terms and counts; None: `BestResponse()`.
             on_progress: is called with what happens; None: it is shown on standard error where that is a terminal.
+            privacy: noise of one's own choice (`mechanism.privacy`); None: what the terms ask for. The coordinator's
+                shadow models have the noise of the terms alone: with another one a model is read less exactly, or
+                refused, at the participant's own risk.
 
         Raises:
+            DeclinedError: the policy does not accept the terms of the named task. Where no task is named, the next one
+                is waited for.
             Paused: Ctrl-C, where the call blocks; the same call goes on with what is kept.
         """
         tell = on_progress or terminal_progress()
@@ -188,20 +212,36 @@ class Membership(Generic[JoinedKind]):
             if task_id is None:
                 yield from self._keys()  # at once: a task may be long in coming
                 tell(Activity("waiting", "", 0, "waiting for a task that takes claims"))
-                task_id = yield from await_task(self.client.steps, self._journal, self.participant_id)
-            engagement = yield from self._engaged(task_id)
         except KeyboardInterrupt:
             raise paused(self._journal, self.participant_id) from None
-        return (yield from _run(engagement, task, effort, tell))
+        while True:
+            try:
+                found = task_id
+                if found is None:
+                    found = yield from await_task(
+                        self.client.steps, self._journal, self.participant_id, self._declined
+                    )
+                engagement = yield from self._engaged(found, privacy)
+                return (yield from _run(engagement, task, effort, tell))
+            except DeclinedError as error:
+                self._declined.add(error.task_id)
+                if task_id is not None:
+                    raise
+                tell(Activity("declined", error.task_id, 0, str(error)))
+            except Paused:
+                raise
+            except KeyboardInterrupt:
+                raise paused(self._journal, self.participant_id) from None
 
     @call
     def find_task(self, excluded: Collection[str] = ()) -> Steps[str | None]:
         """The task that was begun, else the oldest that takes claims; None where there is none.
 
         Args:
-            excluded: ids that are not meant.
+            excluded: ids that are not meant, besides those that the policy has declined.
         """
-        return find_task(self.client.steps, self._journal, self.participant_id, excluded)
+        passed = {*excluded, *self._declined}
+        return find_task(self.client.steps, self._journal, self.participant_id, passed)
 
     @call
     def past_tasks(self, excluded: Collection[str] = ()) -> Steps[list[PastTask]]:
@@ -370,7 +410,7 @@ class Membership(Generic[JoinedKind]):
     def _release(self) -> None:
         self._journal.close()
 
-    def _engaged(self, task_id: str) -> Steps[Engagement]:
+    def _engaged(self, task_id: str, privacy: Privacy | None = None) -> Steps[Engagement]:
         return join(
             task_id,
             participant_id=self.participant_id,
@@ -379,6 +419,7 @@ class Membership(Generic[JoinedKind]):
             journal=self._journal,
             models=self._models,
             watch=self._key_watch(),
+            rules=OwnerRules(self._policy, privacy, self._limit),
         )
 
     def _key_watch(self) -> "KeyWatch":
@@ -427,6 +468,11 @@ class TaskMembership(Generic[RoundKind]):
     @property
     def terms(self) -> Terms:
         return self._engagement.terms
+
+    @property
+    def privacy(self) -> Privacy | None:
+        """The noise that models are to have: one's own choice, else that of the terms."""
+        return self._engagement.privacy
 
     @property
     def task_id(self) -> str:
@@ -514,7 +560,7 @@ class RoundMembership:
             tell(done)
 
         context = TrainingRound(
-            engagement.terms, engagement.participant_id, self.number, self.deadline, progress
+            engagement.training_terms, engagement.participant_id, self.number, self.deadline, progress
         )
         tell(0.0)
         trained = engagement.trained_path(self.number)
@@ -545,7 +591,8 @@ class RoundMembership:
         """Sends the trained weights; resumes and repeats until there is a receipt.
 
         Args:
-            weights: names, types and shapes as received.
+            weights: names, types and shapes as received. Noise of the privacy method "update" is added here; of
+                "dp-sgd" the weights are to have come of it, which nobody checks.
             samples: how many samples they were trained on, >= 1.
             metrics: for the journal; not sent.
 
@@ -553,8 +600,9 @@ class RoundMembership:
             WeightsError: the weights do not fit the task's contract; nothing was sent.
             ModelRejectedError, WrongRoundError, ...: the coordinator refused them.
         """
-        path, contract = self._engagement.trained_path(self.number), self._engagement.terms.contract
-        yield Work(lambda: patiently(lambda: write_weights(path, weights, contract)))
+        engagement = self._engagement
+        path, start = engagement.trained_path(self.number), (yield from engagement.fetch(self._assignment))
+        yield Work(lambda: patiently(lambda: write_trained(path, weights, start, engagement.training_terms)))
         receipt = yield from self._engagement.submit(self.number, samples)
         self._engagement.note_metrics(self.number, metrics or {})
         return receipt

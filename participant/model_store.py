@@ -23,7 +23,8 @@ from fedpeer.protocol.model_file import (
     stored_spec,
 )
 from mechanism.errors import FieldError, kind_of
-from mechanism.terms import ModelContract
+from mechanism.privacy import noised
+from mechanism.terms import ModelContract, Terms
 from participant.errors import StateError, WeightsError
 from participant.identity import stored
 from participant.task import Weights
@@ -91,6 +92,33 @@ def write_weights(path: Path, weights: Weights, contract: ModelContract) -> None
         ) from None
     finally:
         fresh.unlink(missing_ok=True)
+
+
+def write_trained(path: Path, weights: Weights, start: Path, terms: Terms) -> None:
+    """As `write_weights`, with the noise of the recipe's privacy where its method is "update".
+
+    The noise comes from the operating system's randomness, and nothing of it is kept.
+
+    Args:
+        start: the model file that was trained from.
+    """
+    privacy = terms.recipe.privacy
+    if privacy is not None and privacy.method == "update":
+        before = read_weights(start)
+        try:
+            if not (hasattr(weights, "keys") and hasattr(weights, "items")):
+                raise FieldError("weights", kind_of(weights), "a mapping of tensor names to arrays")
+            made = _unwrapped(dict(weights.items()), before)
+            found = {name: plain_array(name, array) for name, array in made.items()}
+            if {n: a.shape for n, a in found.items()} == {n: a.shape for n, a in before.items()}:
+                weights = noised(before, found, privacy, np.random.default_rng())
+            else:
+                raise FieldError("weights", sorted(found), f"{sorted(before)}, in the shapes that came")
+        except FieldError as error:
+            raise WeightsError(
+                f"the trained weights cannot be sent: {error}", public="the trained weights cannot be sent"
+            ) from None
+    write_weights(path, weights, terms.contract)
 
 
 def check_weights(path: Path, contract: ModelContract) -> None:

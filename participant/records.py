@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from participant.accounting import PrivacySpent, kept_spending
 from participant.identity import StateFolder
 from participant.journal import Journal
 from participant.report import TaskReport, report_of
@@ -35,6 +36,26 @@ def read_earnings(state: Path | str) -> "list[Earned]":
 
     with reading(state) as (participant_id, journal):
         return [] if journal is None else check_earnings(journal, participant_id)
+
+
+def read_spending(state: Path | str) -> PrivacySpent | None:
+    """What the models of a state folder so far tell of the data, as last noted; None before the first.
+
+    Raises:
+        ConfigurationError: nobody is enrolled in the folder.
+    """
+    with reading(state) as (_, journal):
+        return None if journal is None else kept_spending(journal)
+
+
+def read_declined(state: Path | str) -> list[tuple[str, str]]:
+    """Tasks whose terms the owner's policy does not accept, with the reason, by id.
+
+    Raises:
+        ConfigurationError: nobody is enrolled in the folder.
+    """
+    with reading(state) as (_, journal):
+        return [] if journal is None else journal.declined()
 
 
 @contextmanager

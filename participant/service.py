@@ -16,6 +16,7 @@ from participant.config import ParticipantConfig, TaskSection
 from participant.effects import Stopped
 from participant.engagement import LOOK_SECONDS
 from participant.errors import (
+    DeclinedError,
     ForeignKeyError,
     ParticipantError,
     RefusedError,
@@ -58,6 +59,8 @@ class Service:
             config.coordinator.market,
             insecure=config.coordinator.insecure,
             foreign_keys=config.service.foreign_keys,
+            policy=config.policy.build(),
+            privacy_limit=None if config.privacy is None else config.privacy.build(),
             backoff=Backoff(patience=patience, first_contact=patience),
         )
         self._workers = [_Worker(section, tell) for section in config.task]
@@ -185,6 +188,9 @@ class Service:
                 self._take_part(worker, task_id)
             except SessionTakenOverError:
                 raise  # taking the task up again would drive the other process out in turn, and so for ever
+            except DeclinedError as error:
+                _log.warning("%s", error)
+                continue
             except (RefusedError, SharesLostError, TaskError) as error:
                 if self._once:
                     raise
@@ -229,6 +235,7 @@ class Service:
             task_id,
             effort=worker.section.strategy,
             on_progress=worker.tell,
+            privacy=None if worker.section.privacy is None else worker.section.privacy.build(),
         )
 
     def _keep_certified(self) -> None:

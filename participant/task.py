@@ -11,6 +11,7 @@ What is counted are the task's strata: labels, unless the terms say otherwise (`
 """
 
 import hashlib
+import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -46,7 +47,7 @@ class TrainingRound:
     """What `Task.train` may want to know of the round that it trains for.
 
     Attributes:
-        terms: of the task.
+        terms: of the task; `recipe.privacy` is the noise that this participant adds, perhaps of its own choice.
         participant_id: whose round.
         number: 1..T.
         deadline: when models are no longer accepted, UTC; None where none runs.
@@ -77,7 +78,13 @@ class TrainingRound:
         self.on_progress(min(1.0, max(0.0, done)), figures)
 
     def seed(self, base: int) -> int:
-        """A seed of 63 bits that differs by participant, task and round and is the same in every run."""
+        """A seed of 63 bits that differs by participant, task and round and is the same in every run.
+
+        Where the recipe asks for privacy it is another one in every call, from the operating system: who knows the
+        seed takes the noise off again, and knows which samples a step has seen.
+        """
+        if self.recipe.privacy is not None:
+            return secrets.randbits(63)
         text = f"{base}/{self.participant_id}/{self.task_id}/{self.number}"
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
 
@@ -99,6 +106,10 @@ class Trained:
 
 class Task(ABC):
     """A participant's work on one federated task. Only `train` and `counts`, or `label_counts`, have to be written."""
+
+    #: Whether `train` follows a recipe with the privacy method "dp-sgd". Noise by "update" is added to any task's
+    #: weights after `train`.
+    dp_sgd: bool = False
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         """Raises TypeError where the class has neither `counts` nor `label_counts`."""

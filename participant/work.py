@@ -23,7 +23,7 @@ from participant.errors import (
     TaskError,
     TrainingError,
 )
-from participant.model_store import read_weights, write_weights
+from participant.model_store import read_weights, write_trained
 from participant.persistence import patiently
 from participant.task import Task, Trained, TrainingCancelled, TrainingRound
 
@@ -35,8 +35,8 @@ class Activity:
     """Something that happened in a task.
 
     Attributes:
-        kind: "waiting" (for a task, whose id is empty), "joined", "decided", "claimed", "training", "progress",
-            "submitted", "missed", "settled" or "ended".
+        kind: "waiting" (for a task, whose id is empty), "declined", "joined", "decided", "claimed", "training",
+            "progress", "submitted", "missed", "settled" or "ended".
         round: 0 outside rounds.
         text: a sentence.
         figures: numbers that belong to it.
@@ -44,6 +44,7 @@ class Activity:
 
     kind: Literal[
         "waiting",
+        "declined",
         "joined",
         "decided",
         "claimed",
@@ -116,6 +117,13 @@ class LocalTrainer:
 
     def prepare(self, terms: Terms) -> None:
         self._terms = terms
+        privacy = terms.recipe.privacy
+        if privacy is not None and privacy.method == "dp-sgd" and not self._task.dp_sgd:
+            raise TaskError(
+                f"models are to be trained by DP-SGD, which {type(self._task).__name__} does not do; use TorchTask or "
+                'WorkloadTask with a torch module, or noise of your own choice with the method "update"',
+                public="the participant's task does not train by DP-SGD",
+            )
         self._called("prepare", lambda: self._task.prepare(terms))
 
     def counts(self) -> Sequence[int]:
@@ -163,7 +171,7 @@ class LocalTrainer:
             raise TaskError("Task.train returned nothing; expected the new weights")
         self._terms = self._terms or round.terms
         samples = made.samples if made.samples is not None else sum(self.counts())
-        patiently(lambda: write_weights(trained, made.weights, round.terms.contract))
+        patiently(lambda: write_trained(trained, made.weights, start, round.terms))
         return TrainedFile(whole_samples(round.number, samples), self._figures(made))
 
     def _figures(self, made: Trained) -> dict[str, float]:
@@ -276,7 +284,7 @@ class _TaskRun(_Reporter):
         engagement.check_shares()  # before effort is made for what cannot be sent
         engagement.check_place()
         self._tell("joined", 0, f"joined task {terms.task_id}, of {rounds}")
-        yield Work(lambda: trainer.prepare(terms))
+        yield Work(lambda: trainer.prepare(engagement.training_terms))
         effort = engagement.decided_effort
         if effort is None:
             counts = yield Work(trainer.counts)
@@ -334,7 +342,7 @@ class _TaskRun(_Reporter):
             report(done)
 
         context = TrainingRound(
-            engagement.terms, engagement.participant_id, number, assignment.deadline, progress
+            engagement.training_terms, engagement.participant_id, number, assignment.deadline, progress
         )
         counts = yield Work(trainer.counts)
         engagement.check_counts(counts)

@@ -33,7 +33,7 @@ from mechanism.server_step import FedAdam
 from mechanism.settlement import MICRO, Assessment
 from mechanism.unmeasured import as_claimed, missing
 from tests import ledger_samples as samples
-from tests.ledger_histories import AUDIT, SALT, SHAPES, History, Shape, played, started
+from tests.ledger_histories import AUDIT, SALT, SHAPES, History, Log, Shape, played, started
 
 Cases = Iterator[tuple[str, list[Entry]]]
 
@@ -258,6 +258,10 @@ def shadows_are_carried_over_that_no_round_before_had() -> Cases:
             yield f"{name} {value!r}", told_otherwise(lambda r, n=name, v=value: r["model"].update({n: v}))
 
 
+#: A line by which each model saw each of its samples 1.25 times, whatever it is like.
+SAMPLES_FEW: Any = {"weights": [0] * 18, "intercept": 1_250_000_000}
+
+
 def settled_as_distinct(history: History, record: Any) -> None:
     """Settles a round on evidence as if no digest in it said anything."""
     apart = json.loads(json.dumps(record))
@@ -297,7 +301,7 @@ def the_same_model_is_measured_otherwise() -> Cases:
     for field, value in (
         ("fault", "it came too late"), ("features", [[1, 1], [1, 1]]), ("norm", 1),
         ("alignment", 1), ("novelty", 1), ("improvement", -2 * MICRO), ("echo_distance", 1),
-        ("echo_cosine", 1), ("nearest_broadcast", "round 1"),
+        ("echo_cosine", 1), ("straying", 1), ("nearest_broadcast", "round 1"),
     ):  # fmt: skip
         history = trained(Shape(copied={1: ("p002", "p001")}))
         record = history.evidence()
@@ -506,7 +510,7 @@ OTHER_EVIDENCE: dict[str, Callable[[Any], Any]] = {
     "a figure": of_one(norm=999_999),
     "a pair": lambda r: linked(r, 800_000),
     "a pair that is hardly linked": lambda r: linked(r, 800_000, link=800_000 - APART_00_02),
-    "a map to distinct samples": lambda r: r["model"].update(distinct=r["model"]["quality"]),
+    "a map to distinct samples": lambda r: r["model"].update(distinct=[SAMPLES_FEW]),
     "harm": of_one(harm=1),
     "a fault": of_one(fault="it came too late"),
     "scores": of_one(scores={"dmi": "1"}),
@@ -564,10 +568,12 @@ def evidence_has_a_value_of_another_type_length_or_range() -> Cases:
         "a table of too many": of_likeness(same=[0] * 102),
         "a table with what is true": of_likeness(same=[0, True]),
         "no table": of_likeness(apart=0),
-        "distinct samples by something else": lambda r: r["model"].update(distinct=[]),
+        "distinct samples by something else": lambda r: r["model"].update(distinct=None),
+        "distinct samples by a line of something else": lambda r: r["model"].update(distinct=[[]]),
         "distinct samples over other regressors": lambda r: r["model"].update(
-            distinct={"weights": [], "intercept": 0}
+            distinct=[{"weights": [0] * 16, "intercept": 0}]
         ),
+        "distinct samples by too many lines": lambda r: r["model"].update(distinct=[SAMPLES_FEW] * 17),
         "a threshold in a string": of_limits(alignment="50000"),
         "no threshold": of_limits(improvement=None),
         "a rate above 1": of_limits(rate=MICRO + 1),
@@ -767,7 +773,7 @@ def a_task_is_cancelled_once_its_verdicts_are_known() -> Cases:
 @forgery("CANCELLED without a reason")
 def a_task_is_cancelled_for_no_reason() -> Cases:
     for name, shape in SHAPES.items():
-        if shape.cancelled is not None:
+        if shape.cancelled is not None and shape.retention is None:
             ledger = played(shape).log.entries
             last = dict(ledger[-1].body)
             for reason in ("", "  "):
@@ -1021,6 +1027,40 @@ def disputes_are_taken_for_another_time() -> Cases:
         history.log.wait(seconds - 1)
         history.finish()
         yield f"after {seconds} seconds", history.log.entries
+
+
+@forgery("promise to keep them until", "has not ended", "promised no deletion", "has no terms")
+def submitted_models_are_deleted_at_another_time() -> Cases:
+    for retention in (60, 86_400):
+        shape = Shape(retention=retention)
+        history = started(shape)
+        history.begin()
+        history.rounds(1, shape.rounds)
+        history.finish()
+        end = history.log.seconds
+        for early in (1, retention):
+            at = entries.timestamp(samples.BEGUN + end + retention - early)
+            yield (
+                f"{early} of {retention} seconds too early",
+                [*history.log.entries, entries.deletion("task", at)],
+            )
+    sound = Shape(retention=0)
+    history = started(sound)
+    history.open()
+    history.delete()
+    yield "at the opening", history.log.entries
+    history = settled(sound)
+    history.delete()
+    yield "before the end", completed(history)
+    history = played(sound)
+    history.delete()
+    yield "twice", history.log.entries
+    history = played()
+    history.delete()
+    yield "and nobody promised it", history.log.entries
+    log = Log()
+    log.write(entries.deletion("nobody", log.now()))
+    yield "of no task", log.entries
 
 
 @forgery("ends early", "is missing")
@@ -1699,9 +1739,8 @@ def what_two_have_in_common_is_paid_twice_or_without_its_fee() -> Cases:
     yield "by more than is had", lying(weigh(holders_micro=3 * MICRO))
     yield "without the fee", lying(agree(fee=Decimal(0)))
     yield "with another fee", lying(agree(fee=Decimal("0.750001")))
-    few: Any = {"weights": [0] * 16, "intercept": 800_000_000}
-    yield "of few samples as if of enough", lying(weigh(distinct_micro=MICRO), distinct=few)
-    yield "from another share of the samples", lying(agree(whole_from=Decimal("0.8")), distinct=few)
+    yield "of few samples as if of enough", lying(weigh(distinct_micro=MICRO), distinct=[SAMPLES_FEW])
+    yield "from another share of the samples", lying(agree(whole_from=Decimal("0.8")), distinct=[SAMPLES_FEW])
 
 
 @forgery("award", "total_micro", "expected")
@@ -1719,6 +1758,7 @@ def a_dispute_gives_the_fee_back() -> Cases:
     history.terms = replace(agreed, rule=replace(agreed.rule, fee=Decimal(0)))
     made = [e for number in (1, 2) for e in history.awards(number)]
     history.terms = agreed
+    history.log.wait(60)
     history.end(awards=made)
     yield "of round 1", history.log.entries
 
@@ -1830,19 +1870,23 @@ def an_award_is_made_up_or_left_out() -> Cases:
         history = settled(PRIVATE, 2)
         history.dispute("p003")
         kept = [e for n in (1, 2) for e in history.awards(n, [] if n == number else None)]
+        history.log.wait(60)
         history.end(awards=kept)
         yield f"left out in round {number}", history.log.entries
         history = settled(PRIVATE, 2)
         made = [e for n in (1, 2) for e in history.awards(n, ["p003"] if n == number else None)]
+        history.log.wait(60)
         history.end(awards=made)
         yield f"made up in round {number}", history.log.entries
         history = settled(PRIVATE, 2)
         history.dispute("p003")
+        history.log.wait(60)
         history.end(awards=[e for n in (1, 2) if n != number for e in history.awards(n)])
         yield f"round {number} not ended", history.log.entries
     history = settled(PRIVATE, 2)
     history.dispute("p003")
     twice = [entries.award_entries(history.terms, n, {"p003": 2}) for n in (1, 2)]
+    history.log.wait(60)
     history.end(awards=[e for one in twice for e in one])
     yield "of another amount", history.log.entries
 
@@ -2199,7 +2243,7 @@ def a_line_pays_out_otherwise() -> Cases:
         yield label, history.log.entries
 
 
-@forgery("are worth less", "follows run", "somebody twice")
+@forgery("are worth less", "follows run", "somebody twice", "no terms have a price")
 def a_run_pays_twice_or_who_is_owed_nothing() -> Cases:
     history = paid_out()
     history.log.write(*entries.payout_entries(2, history.log.now(), price(), {"p000": 10 * MICRO})[:1])
@@ -2220,6 +2264,13 @@ def a_run_pays_twice_or_who_is_owed_nothing() -> Cases:
             *entries.payout_entries(number, history.log.now(), price(), {"p000": 10 * MICRO})[:1]
         )
         yield f"run {number} after run 1", history.log.entries
+    history = owed()
+    history.log.pay_out(2, price(), history.people)
+    history.log.end_run(2)
+    yield "no first run", history.log.entries
+    history = played()
+    history.log.write(*entries.payout_entries(1, history.log.now(), price(), {"p000": 10 * MICRO})[:1])
+    yield "a run without a price", history.log.entries
 
 
 @forgery("begins before run 1", "no run")
@@ -2263,6 +2314,7 @@ def a_run_ends_otherwise() -> Cases:
         ("one line is withdrawn", lambda made: [*made[:-1], resolved_for("p003", 0)]),
         ("one line is left out", lambda made: [*made[:1], *made[2:]]),
         ("one line is paid in part", lambda made: [*made[:-1], resolved_for("p003", 1)]),
+        ("under another name", lambda made: [replace(made[0], id="payout/1/over"), *made[1:]]),
     ):
         history = owed()
         history.log.pay_out(1, price(), history.people)
@@ -2362,9 +2414,6 @@ def a_price_or_a_time_of_payouts_is_none() -> Cases:
         other = replace(samples.terms("other"), price=second)
         history.log.write(*entries.terms_entries(other))
         yield f"{label} after the first", history.log.entries
-    history = played()
-    history.log.write(*entries.payout_entries(1, history.log.now(), price(), {"p000": 10 * MICRO})[:1])
-    yield "a run without a price", history.log.entries
     history = owed()
     dear = replace(price(), amount=Decimal(2))
     history.log.pay_out(1, dear, history.people)

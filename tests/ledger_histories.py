@@ -137,6 +137,7 @@ class Shape:
         audit: section of the terms.
         audits: round and name to what happens in turn, "passed" alone where nothing is said: "passed" or "failed" of an
             audit, "appeal", or how it ends (`mechanism.audit.ENDS`); none: it stays pending.
+        retention: seconds for which submitted models are kept, and then deleted; None: nothing is promised.
         price, funder: as in the terms. A funder deposits the budget before the opening.
     """
 
@@ -160,6 +161,7 @@ class Shape:
     identities: int = 1
     audit: Audit | None = None
     audits: Mapping[tuple[int, str], Sequence[str]] = field(default_factory=dict)
+    retention: int | None = None
     price: Price | None = None
     funder: str = ""
 
@@ -190,6 +192,7 @@ class History:
             plain.schedule,
             dispute_seconds=60 if shape.private else 0,
             identities_per_organisation=shape.identities,
+            retention_seconds=shape.retention,
         )
         self.log, self.shape = log, shape
         self.terms: Terms = replace(
@@ -642,6 +645,11 @@ class History:
         self.log.wait(self.terms.schedule.dispute_seconds)
         self.end()
 
+    def delete(self, at: str | None = None) -> None:
+        """Submitted models are deleted, as soon as the terms promise it."""
+        self.log.wait((self.shape.retention or 0) - 1)
+        self.log.write(entries.deletion(self.id, self.log.now() if at is None else at))
+
     def play(self) -> None:
         """All of it."""
         self.begin()
@@ -650,6 +658,8 @@ class History:
             self.rounds(1, self.shape.rounds)
         if stop is None:
             self.finish()
+        if self.shape.retention is not None:
+            self.delete()
 
 
 def started(shape: Shape = Shape()) -> History:
@@ -735,5 +745,8 @@ SHAPES: Mapping[str, Shape] = {
     "a learner's own money": Shape(funder="trust", refuted={2: "p001"}, price=Price(Decimal("0.75"), "EUR", 2)),
     "a learner's own money, a dispute": Shape(funder="trust", private=frozenset({"p003"})),
     "a learner's own money, cancelled": Shape(funder="trust", cancelled=(State.SETTLED, 1)),
+    "models that are deleted": Shape(retention=86_400, private=frozenset({"p003"})),
+    "models that are deleted at once": Shape(rule="paper", retention=0),
+    "models that are deleted, cancelled": Shape(retention=60, cancelled=(State.TRAINING, 2)),
     "a dispute, then cancelled": Shape(private=frozenset({"p003"}), cancelled=(State.SETTLED, 1)),
 }  # fmt: skip

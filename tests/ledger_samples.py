@@ -293,6 +293,7 @@ def evidence(agreed: Terms, round_: int, who: Sequence[str], refuted: str = "") 
             improvement=300_000,
             echo_distance=MICRO,
             echo_cosine=100_000,
+            straying=500_000,
             nearest_broadcast="this round",
         )
         for name in who

@@ -37,7 +37,7 @@ COORDINATOR = (
     ("acceptance", "aggregation", "clock", "derivation", "errors", "local_ports", "metrics",
      "quotas", "shared_frames", "spool", "states", "workload"),
     ("config", "control_socket", "scraping", "shadow_workers", "staging", "storage", "supervision", "upload_places"),
-    ("bucket", "sending"),
+    ("bucket", "retention", "sending"),
     ("banking", "blobs", "console_process", "fetching", "folder", "identity", "learner_data", "live", "listening",
      "selection", "tracing"),
     ("packing",),

@@ -48,10 +48,14 @@ class Retention:
     Attributes:
         ended_before: all of a task that ended then or later.
         unfetched: the one that a task ended with, where the learner has not fetched it.
+        held: ended tasks that have promised to keep what participants sent for longer.
+        due: those that have promised to delete it by now.
     """
 
     ended_before: float
     unfetched: bool
+    held: frozenset[str] = frozenset()
+    due: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -129,7 +133,16 @@ class Rounds(Rows):
         found = _REFERENCED_MODELS.rows(self._connection, {"ended_before": retention.ended_before})
         if retention.unfetched:
             found = [*found, *_UNFETCHED_MODELS.rows(self._connection)]
-        return {bytes(digest) for (digest,) in found}
+        kept = {bytes(digest) for (digest,) in found}
+        for task_id, digest in _SENT_MODELS.rows(self._connection, {"ended_before": retention.ended_before}):
+            if task_id not in retention.due:
+                kept.add(bytes(digest))
+        return kept.union(*map(self.sent_models, retention.held))
+
+    def sent_models(self, task_id: str) -> set[bytes]:
+        """Digests of the models that participants sent in time."""
+        rows = _SENT_IN.rows(self._connection, {"task_id": task_id})
+        return {bytes(digest) for (digest,) in rows}
 
 
 _KEPT_TASKS = select(tasks.c.id).where(
@@ -138,7 +151,6 @@ _KEPT_TASKS = select(tasks.c.id).where(
 _REFERENCED_MODELS = Statement(
     union(
         select(tasks.c.model).where(tasks.c.id.in_(_KEPT_TASKS)),
-        select(models.c.model_sha256).where(models.c.task_id.in_(_KEPT_TASKS)),
         select(rounds.c.start_model).where(rounds.c.task_id.in_(_KEPT_TASKS)),
         select(rounds.c.result_model).where(
             rounds.c.task_id.in_(_KEPT_TASKS), rounds.c.result_model.is_not(None)
@@ -148,6 +160,10 @@ _REFERENCED_MODELS = Statement(
         ),
     )
 )
+_SENT_MODELS = Statement(
+    select(models.c.task_id, models.c.model_sha256).where(models.c.task_id.in_(_KEPT_TASKS))
+)
+_SENT_IN = Statement(select(models.c.model_sha256).where(models.c.task_id == bindparam("task_id")))
 _LAST_ROUND = exists().where(rounds.c.task_id == tasks.c.id, rounds.c.result_model == tasks.c.model)
 _UNFETCHED_MODELS = Statement(
     select(tasks.c.model).where(_LAST_ROUND, ~_LAST_ROUND.where(rounds.c.fetched_at.is_not(None)))

@@ -586,6 +586,8 @@ def _seen(report: Report) -> str:
     counts = report.counts
     opened, unchecked = sum(counts.opened.values()), counts.unchecked
     said = f"{counted(opened, 'opening')} checked"
+    if report.unmet:
+        said += f", {report.unmet} of entries that it does not have yet"
     if not unchecked:
         return f"{said}, nothing left unchecked"
     parts = ", ".join(f"{_UNSEEN[kind]} ({count})" for kind, count in unchecked.items())

@@ -14,9 +14,15 @@ from rich.table import Column, Table
 from fedpeer import extensions
 from fedpeer.cli.accuracy import measure_accuracy
 from fedpeer.cli.errors import CommandError, writable
+from fedpeer.cli.estimators import measure_estimators
+from fedpeer.cli.honest import measure_honest
+from fedpeer.cli.privacy import measure_privacy
 from fedpeer.cli.progress import cell_progress
+from fedpeer.cli.search import search_families
 from fedpeer.experiments.arena import ATTACKS, RULES, ArenaResult, ArenaSetting, attack_named, run_arena
+from fedpeer.experiments.arena.families import FAMILIES
 from fedpeer.experiments.arena.running import arena_cells
+from fedpeer.experiments.arena.searching import SearchSetting
 from fedpeer.experiments.cells import CellStore, local_executor
 
 
@@ -24,6 +30,7 @@ class ArenaDataset(StrEnum):
     DIGITS = "digits"
     FASHION_MNIST = "fashion-mnist"
     FLIGHTS_MLP = "flights-mlp"
+    TEXT_HEAD = "text-head"
 
 
 def arena(
@@ -50,6 +57,19 @@ def arena(
     shadows: Annotated[
         int, typer.Option(min=12, help="Sound shadow models a round; with --accuracy, at most.")
     ] = 100,
+    search: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Family of attacks that an optimiser searches instead, repeatable: "
+            f"{', '.join(FAMILIES)}, or all of them."
+        ),
+    ] = None,
+    budget: Annotated[
+        int,
+        typer.Option(
+            min=0, help="With --search: points that are looked at; 0: none, the usual one is played."
+        ),
+    ] = 40,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes, a seed each at a time.  [default: one a CPU core]")
     ] = None,
@@ -60,8 +80,32 @@ def arena(
             help="Instead of attacks: how well degrees are measured, for every kind of model and data.",
         ),
     ] = False,
+    estimators: Annotated[
+        bool,
+        typer.Option(
+            "--estimators",
+            help="Instead of attacks: estimators of label distributions of other work, on the same starts.",
+        ),
+    ] = False,
+    honest: Annotated[
+        bool,
+        typer.Option(
+            "--honest",
+            help="Instead of attacks: how many honest participants are hurt, by habits beside the recipe.",
+        ),
+    ] = False,
+    privacy: Annotated[
+        str | None,
+        typer.Option(
+            help="Instead of attacks: what noise costs, by epsilon. dp-sgd, or update.", show_default=False
+        ),
+    ] = None,
     task: Annotated[
-        list[str] | None, typer.Option(help="With --accuracy: what is measured, repeatable. Default: all.")
+        list[str] | None,
+        typer.Option(
+            help="With --accuracy, --honest, --estimators or --privacy: what is measured, repeatable. Default: all; "
+            "with --privacy digits-mlp and flights-mlp."
+        ),
     ] = None,
     json_output: Annotated[
         bool, typer.Option("--json", help="Print one JSON object and nothing else.")
@@ -77,9 +121,30 @@ def arena(
     if accuracy:
         measure_accuracy(task or (), seeds, shadows, workers, json_output, out)
         return
+    if honest:
+        measure_honest(task or (), seeds, shadows, workers, json_output, out)
+    if privacy is not None:
+        measure_privacy(task or (), privacy, seeds, shadows, workers, json_output, out)
+    if estimators:
+        measure_estimators(task or (), seeds, shadows, workers, json_output, out)
+        return
+    rules = _chosen("--rule", rule, _with(RULES, extensions.PAYMENT_RULES), ("verified", "paper"))
+    if search:
+        searched = SearchSetting(
+            dataset=dataset.value,
+            rules=rules,
+            participants=participants,
+            attackers=min(attackers, participants),
+            rounds=rounds,
+            shadows=shadows,
+            budget=budget,
+            seeds=tuple(range(seeds)),
+        )
+        search_families(searched, search, workers, json_output, out)
+        return
     setting = ArenaSetting(
         dataset=dataset.value,
-        rules=_chosen("--rule", rule, _with(RULES, extensions.PAYMENT_RULES), ("verified", "paper")),
+        rules=rules,
         attacks=_chosen("--attack", attack, _with(tuple(ATTACKS), extensions.ATTACKS), tuple(ATTACKS)),
         selection=_one("--selection", selection, "all", extensions.SELECTIONS),
         aggregation=_one("--aggregation", aggregation, "mean", extensions.AGGREGATIONS),

@@ -7,9 +7,10 @@
 Assessments follow from the record alone (`mechanism.evidence.assess`); `replay` does that again.
 """
 
+import copy
 import hashlib
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Any
@@ -290,6 +291,15 @@ class RoundMeasurements:
         self._seen: dict[str, _Seen] = {}
         self._sent = SentModels(self._ensemble.observer, latest(history))
 
+    def fork(self, without: Collection[str] = ()) -> "RoundMeasurements":
+        """A table with what was measured so far, but of `without`: what is added to it does not change this one."""
+        gone, other = set(without), copy.copy(self)
+        other._submissions = {name: each for name, each in self._submissions.items() if name not in gone}
+        other._measured = {name: each for name, each in self._measured.items() if name not in gone}
+        other._seen = {name: each for name, each in self._seen.items() if name not in gone}
+        other._first = {digest: name for digest, name in self._first.items() if name not in gone}
+        return other
+
     def measure(self, submission: Submission) -> None:
         """Takes the figures of one submission; its weights are freed again.
 
@@ -445,6 +455,7 @@ class RoundMeasurements:
             improvement=micro(figures.improvement),
             echo_distance=micro(figures.echo_distance),
             echo_cosine=micro(figures.echo_cosine),
+            straying=micro(found.straying),
             nearest_broadcast=("this round", *self._sent.labels)[figures.nearest + 1],
         )
 

@@ -192,6 +192,7 @@ class Fitted:
         maps: as fitted; model: in integers, as logged.
         features: all features of the table's shadows, shape (n, S, m), each told without itself.
         shares: of the strata, as estimated of each shadow without it, (n, S).
+        z: regressors of the degree, of this round's shadows, (n, R); carried: of those of earlier rounds.
         residuals: cross-validated errors of the degree, (n,).
     """
 
@@ -199,6 +200,8 @@ class Fitted:
     model: DegreeMap
     features: Array
     shares: Array
+    z: Array
+    carried: Array
     residuals: Array
 
 
@@ -214,10 +217,20 @@ def fit_degree(table: Table, carried: Table | None = None) -> Fitted:
     count = len(table.degrees)
     if count < MIN_SHADOWS:
         raise EvidenceError(f"{count} sound shadows; expected at least {MIN_SHADOWS}")
-    maps, features, shares = fit_maps(table.joined(carried))
+    every = table.joined(carried)
+    maps, features, shares = fit_maps(every)
+    z = every.z(features, shares)
     residuals = _residuals(table, carried, folds(count, CHECK_FOLDS))
     half_width = micro(conformal_quantile(np.abs(residuals), ALPHA))
-    return Fitted(maps, maps.degree_map(table, half_width), features[:count], shares[:count], residuals)
+    return Fitted(
+        maps,
+        maps.degree_map(table, half_width),
+        features[:count],
+        shares[:count],
+        z[:count],
+        z[count:],
+        residuals,
+    )
 
 
 def _stacked(observations: Sequence[Observation]) -> tuple[Array, dict[str, Array]]:

@@ -18,10 +18,11 @@ from fedpeer.evidence.comparing import Anchor, Comparison, fit_comparison
 from fedpeer.evidence.errors import EvidenceError
 from fedpeer.evidence.fitting import Fitted, Table, fit_degree
 from fedpeer.evidence.observing import Observation, Observer, silent_tensors
-from fedpeer.evidence.planning import Plan, plan_shadows
-from fedpeer.evidence.regression import micro
+from fedpeer.evidence.planning import Plan, calmer, plan_shadows
+from fedpeer.evidence.regression import Line, micro
 from fedpeer.evidence.screening import SCORES, Figures, Screens, fit_screens
 from fedpeer.evidence.sketch import Array
+from fedpeer.evidence.straying import Straying, Taught, fit_times, times_seen
 from fedpeer.learning.arithmetic import arithmetic, one_blas_thread
 from fedpeer.learning.datasets import LabelledData
 from fedpeer.learning.models import ARCHITECTURES, Weights, weights_digest
@@ -30,9 +31,9 @@ from fedpeer.learning.strata import Codes, reference_over
 from fedpeer.learning.workloads.loading import WorkloadSource
 from fedpeer.learning.workloads.protocol import NewWeights, Workload, train_all
 from mechanism.canonical import canonical_digest
-from mechanism.evidence import EvidenceModel
+from mechanism.evidence import EvidenceModel, QualityMap
 from mechanism.settlement import MICRO
-from mechanism.terms import Recipe
+from mechanism.terms import Recipe, Rule
 
 #: Sound shadows a round, where nothing else is asked for.
 SHADOWS = 100
@@ -65,6 +66,7 @@ class EvidenceTask:
         strata: S.
         strata_are_classes: whether stratum i is class i of the workload.
         reference: p^(c) over the strata; that of D_c where it is left out.
+        whole_from: distinct samples from which a weight is whole, over the recipe's (`mechanism.coverage`).
 
     Raises:
         EvidenceError: too few samples of a stratum, or a reference over another number of strata.
@@ -77,6 +79,7 @@ class EvidenceTask:
     strata: int
     strata_are_classes: bool
     reference: tuple[Fraction, ...] = ()
+    whole_from: Fraction = Fraction(Rule.whole_from)
 
     def __post_init__(self) -> None:
         counts = np.bincount(self.codes, minlength=self.strata)
@@ -139,6 +142,7 @@ class Measured:
         degree_micro, lower_micro, upper_micro: the estimate and its interval, millionths.
         shares: of the strata, as estimated, (S,).
         figures: what the tests look at.
+        straying: how far it lies from what other models span (`fedpeer.evidence.straying`).
         quality: about 1 for a model of enough distinct samples with right targets, 0 for one without.
         failed: those of `screening.SCORES` that are beyond their limit, and "samples".
     """
@@ -149,22 +153,38 @@ class Measured:
     upper_micro: int
     shares: Array
     figures: Figures
+    straying: float
     quality: float
     failed: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Shadows:
-    """Trained and observed sound shadows of one start, as later rounds carry them over.
+    """Trained and observed sound and repeated shadows of one start, as later rounds carry them over.
 
     Attributes:
         tensors: that were looked at; updates of others are not comparable.
         plans: of the table's rows.
+        repeated: the repeated ones, if any.
+        beside: straying and norm of the sound, then of the repeated ones, (n, 2).
+        times: how often each of them saw its samples, (n,); family: as `straying.Taught` has it, (n,).
     """
 
     table: Table
     tensors: tuple[str, ...]
-    plans: tuple[Plan, ...] = ()
+    repeated: Table | None
+    beside: Array
+    times: Array
+    family: npt.NDArray[np.int64]
+    plans: tuple[Plan, ...]
+
+    def taught(self, fitted: Fitted, z: Array) -> Taught:
+        """What they teach of distinct samples; z: regressors of the sound ones by the maps of `fitted`."""
+        if self.repeated is not None:
+            features = fitted.maps.of_shadows(self.repeated)
+            shares = fitted.maps.shadow_shares(features)
+            z = np.concatenate([z, self.repeated.z(features, shares)])
+        return Taught(z, self.beside, self.times, self.family)
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,6 +198,7 @@ class Ensemble:
         fitted: maps, in units and in integers.
         screens: tests.
         comparison: of models with one another.
+        straying: what the sound shadows span; times: lines to how often a model saw each of its samples.
         shadows_sha256: digest over counts, halves and observed features of every shadow.
         seconds: that planning, training and fitting took.
     """
@@ -188,6 +209,8 @@ class Ensemble:
     fitted: Fitted
     screens: Screens
     comparison: Comparison
+    straying: Straying
+    times: tuple[Line, ...]
     shadows_sha256: str
     seconds: float
 
@@ -225,6 +248,7 @@ class Ensemble:
             min(degree + model.half_width, MICRO),
             shares,
             figures,
+            float(self.straying(seen.vectors["update"][None])[0, 0]),
             quality,
             tuple(failed),
         )
@@ -244,6 +268,7 @@ class Ensemble:
             quality=self.screens.quality_map(),
             thresholds=self.screens.thresholds(),
             likeness=self.comparison.map(submissions),
+            distinct=tuple(QualityMap(*line.nano()) for line in self.times),
             computed_on=dict(arithmetic()),
         )
 
@@ -298,12 +323,12 @@ def prepare_shadows(
     executor: Executor | None = None,
     report: Report = lambda trained, of: None,
 ) -> Shadows:
-    """The sound shadows that `prepare_ensemble` trains, alone: what a later round carries over."""
+    """The sound and repeated shadows that `prepare_ensemble` trains, alone: what a later round carries over."""
     plans, observer = begin_ensemble(task, start, seed, shadows)
-    plans = plans[:shadows]
+    plans = [plan for plan in plans if plan.sound or plan.repeated]
     seen = observe_all(task, observer, start, plans, None, executor, report)
     pairs = [(plan, each) for plan, each in zip(plans, seen, strict=True) if each.finite]
-    return Shadows(_table(pairs, observer.features, task.reference), observer.tensors)
+    return _shadows(task, observer, pairs)[0]
 
 
 def observe_all(
@@ -374,12 +399,13 @@ def fit_ensemble(
             "participants' models will; choose a smaller learning rate"
         )
     sound = [pair for pair in finite if pair[0].sound]
-    flawed = [pair for pair in finite if not pair[0].sound and pair[0].anchor is None]
-    table = _table(sound, observer.features, task.reference)
+    flawed = [pair for pair in finite if pair[0].flawed]
+    shadows, straying = _shadows(task, observer, finite)
+    table = shadows.table
+    carried = [each for each in carried if each.tensors == observer.tensors]
     earlier = None
     for each in carried:
-        if each.tensors == observer.tensors:
-            earlier = each.table.joined(earlier)
+        earlier = each.table.joined(earlier)
     fitted = fit_degree(table, earlier)
     other = _table(flawed, observer.features, task.reference) if flawed else None
     honest = [each for _, each in sound]
@@ -393,17 +419,53 @@ def fit_ensemble(
         classifier=task.workload.classes is not None,
         seed=seed,
     )
+    distinct = np.array([len(np.unique(plan.rows)) for plan, _ in sound]) / task.recipe.samples
     kept = [(place, each.kept) for place, (_, each) in enumerate(sound) if each.kept is not None]
     return Ensemble(
         observer,
-        Shadows(table, observer.tensors, tuple(plan for plan, _ in sound)),
+        shadows,
         0 if earlier is None else len(earlier.degrees),
         fitted,
-        fit_screens(honest, fitted, table, other, public, kept),
+        fit_screens(honest, fitted, table, other, public, kept, distinct),
         comparison,
+        straying,
+        _times(task, fitted, shadows, carried),
         _shadows_digest(finite),
         time.perf_counter() - began,
     )
+
+
+def _shadows(
+    task: EvidenceTask, observer: Observer, pairs: Sequence[tuple[Plan, Observation]]
+) -> tuple[Shadows, Straying]:
+    """What later rounds carry over of these shadows, and what they span."""
+    sound = [pair for pair in pairs if pair[0].sound]
+    repeated = [pair for pair in pairs if pair[0].repeated]
+    table = _table(sound, observer.features, task.reference)
+    straying = Straying.of(table.vectors["update"], table.halves)
+    beside = [straying.of_half(table.vectors["update"], table.halves)]
+    again = _table(repeated, observer.features, task.reference) if repeated else None
+    if again is not None:
+        beside.append(straying.of_half(again.vectors["update"], again.halves))
+    taught = [*sound, *repeated]
+    times = np.array([times_seen(plan.rows, task.codes) for plan, _ in taught])
+    family = np.array([plan.family for plan, _ in taught])
+    plans = tuple(plan for plan, _ in sound)
+    return Shadows(table, observer.tensors, again, np.concatenate(beside), times, family, plans), straying
+
+
+def _times(
+    task: EvidenceTask, fitted: Fitted, shadows: Shadows, carried: Sequence[Shadows]
+) -> tuple[Line, ...]:
+    """Lines to how often a model saw each of its samples."""
+    taught, first = [], len(fitted.carried)
+    for each in carried:
+        # The last that were carried over come first.
+        first -= len(each.table.degrees)
+        taught.append(each.taught(fitted, fitted.carried[first : first + len(each.table.degrees)]))
+    columns = len(shadows.table.sorted_columns)
+    own = shadows.taught(fitted, fitted.z)
+    return fit_times(own, taught, len(task.reference), columns, task.whole_from)
 
 
 def observe_plans(
@@ -443,10 +505,17 @@ def _keeping(task: EvidenceTask, observer: Observer, start: Weights, plan: Plan,
 
 
 def _trained(task: EvidenceTask, start: Weights, plans: Sequence[Plan]) -> list[NewWeights]:
-    samples = [
-        task.validation.select(plan.rows, task.validation.targets[plan.targets_from]) for plan in plans
-    ]
-    return train_all(task.workload, start, samples, task.recipe, [plan.seed for plan in plans])
+    found: dict[int, NewWeights] = {}
+    for family in sorted({plan.family for plan in plans}):
+        places = [place for place, plan in enumerate(plans) if plan.family == family]
+        samples = [
+            task.validation.select(plan.rows, task.validation.targets[plan.targets_from])
+            for plan in (plans[place] for place in places)
+        ]
+        seeds, recipe = [plans[place].seed for place in places], calmer(task.recipe, family)
+        models = train_all(task.workload, start, samples, recipe, seeds)
+        found.update(zip(places, models, strict=True))
+    return [found[place] for place in range(len(plans))]
 
 
 def _table(

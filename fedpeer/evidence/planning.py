@@ -12,11 +12,17 @@ wrong targets.
 *Anchors* show how alike two models are that have a mix in common, and samples or not: each is two shadows of one mix on
 samples of two disjoint quarters of D_c that lie in one half, and every other one has a third, on the samples of the
 first again. The quarters are the same for all, so that no first or third has a sample in common with any second.
+
+*Repeated* ones have 0.3 to 0.85 of the samples that a sound one of their mix has, repeated up to the recipe's number
+(`fedpeer.evidence.straying`). Half of them are trained by the recipe; the others more *calmly*, as one does whose
+samples shall not be seen to be few: in batches of twice the size, at three quarters of the learning rate, or for an
+epoch less.
 """
 
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
@@ -26,6 +32,7 @@ import numpy.typing as npt
 from fedpeer.evidence.fitting import MIN_SHADOWS
 from fedpeer.learning.partition import LabelMix, dirichlet, majority_minority, number_of_classes
 from fedpeer.learning.strata import Codes, balanced_halves
+from mechanism.terms import Recipe
 
 Rows = npt.NDArray[np.int64]
 
@@ -43,6 +50,14 @@ KEPT, KEPT_SHARE = 12, 0.25
 ANCHOR_SHARE, LEAST_ANCHORS = 0.08, 4
 
 
+#: Repeated shadows for each sound one that are trained by the recipe, and as many that are trained more calmly; the
+#: least and the most of a sound one's samples that they have.
+REPEATED_SHARE, REPEATED_PART = 0.2, (0.3, 0.85)
+
+#: Families of repeated shadows: 1 is trained by the recipe, the others by `calmer`.
+BY_RECIPE, CALM_FAMILIES = 1, (2, 3, 4)
+
+
 @dataclass(frozen=True, eq=False)
 class Plan:
     """One shadow before its training.
@@ -55,6 +70,7 @@ class Plan:
         sound: trained as the recipe wants, on samples of its own.
         seed: of its training.
         anchor: the number of the anchor whose first, second or third shadow it is; None for all others.
+        family: 0, or that of a repeated shadow.
         keeps: whether it is trained once more, from a start in which it took part (`fedpeer.evidence.measuring`).
     """
 
@@ -65,13 +81,25 @@ class Plan:
     sound: bool
     seed: int
     anchor: int | None = None
+    family: int = 0
     keeps: bool = False
+
+    @property
+    def repeated(self) -> bool:
+        """Whether it has fewer samples, repeated."""
+        return self.family > 0
+
+    @property
+    def flawed(self) -> bool:
+        """Whether it has a handful of samples, or wrong targets."""
+        return not self.sound and not self.repeated and self.anchor is None
 
 
 def plan_shadows(
     codes: Codes, reference: Sequence[Fraction], samples: int, count: int, seed: Sequence[int]
 ) -> list[Plan]:
-    """`count` sound shadows, then a quarter as many flawed ones, then the anchors. The same seed gives the same.
+    """`count` sound shadows, then a quarter as many flawed ones, then the anchors and the repeated ones. The same seed
+    gives the same.
 
     Args:
         codes: the stratum of each sample of D_c.
@@ -102,7 +130,25 @@ def plan_shadows(
             plans.append(Plan(mix, rows, rows, k % 2, False, int(generator.integers(2**31)), k))
     for k in generator.permutation(count)[: kept_count(count)]:
         plans[k] = replace(plans[k], keeps=True)
+    repeated = repeated_count(count)
+    for k in range(2 * repeated):
+        half = (k + k // 4) % 2
+        mix = sound_mix(k, reference, samples, generator)
+        rows = _resample(codes, halves[half], mix.counts, generator)
+        part = float(np.exp(generator.uniform(*np.log(REPEATED_PART))))
+        rows = generator.permutation(np.resize(rows[: max(1, round(part * samples))], samples))
+        family = BY_RECIPE if k < repeated else CALM_FAMILIES[k % len(CALM_FAMILIES)]
+        plans.append(Plan(mix, rows, rows, half, False, int(generator.integers(2**31)), family=family))
     return plans
+
+
+def calmer(recipe: Recipe, family: int) -> Recipe:
+    """By which a family of repeated shadows is trained; the recipe itself for all others."""
+    if family == 2:
+        return replace(recipe, batch_size=2 * recipe.batch_size)
+    if family == 3:
+        return replace(recipe, learning_rate=recipe.learning_rate * Decimal("0.75"))
+    return replace(recipe, epochs=max(recipe.epochs - 1, 1)) if family == 4 else recipe
 
 
 def trainings(shadows: int, *, later: bool = False) -> int:
@@ -111,7 +157,8 @@ def trainings(shadows: int, *, later: bool = False) -> int:
     """
     anchors = anchor_count(shadows)
     likeness = 2 * anchors + (anchors + 1) // 2
-    return shadows + flawed_count(shadows) + likeness + later * 2 * kept_count(shadows)
+    alone = shadows + flawed_count(shadows) + 2 * repeated_count(shadows)
+    return alone + likeness + later * 2 * kept_count(shadows)
 
 
 def later_shadows(shadows: int) -> int:
@@ -130,6 +177,11 @@ def most_shadows(limit: int, *, later: bool = False) -> int:
 def flawed_count(shadows: int) -> int:
     """Flawed shadows beside so many sound ones."""
     return round(shadows * FLAWED_SHARE)
+
+
+def repeated_count(shadows: int) -> int:
+    """Repeated shadows beside so many sound ones that are trained by the recipe; as many are trained more calmly."""
+    return round(shadows * REPEATED_SHARE)
 
 
 def kept_count(shadows: int) -> int:

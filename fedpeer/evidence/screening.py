@@ -5,23 +5,33 @@ that of models that are exchangeable with n shadows at most a fail it. Where a i
 quantile of n scores can show, the largest tenth of the scores (at least `_TAIL` of them, at most half) is taken to fall
 off exponentially: peaks over a threshold.
 
-*Trained* is one test of the six scores of `SCORES`: how far the length of the update is from the usual, its cosine with
-the mean update (without what could be taken from models that were sent out), the largest deviation of a tensor's share
-in the change, the gain on the strata that the model seems to have been trained on, the distance from every model that
-was sent out, and the cosine with the steps between these, less what the participant added to them itself
-(`fedpeer.evidence.sent`). What is usual is taken of the shadows of one half of D_c: a
-shadow is held against the other half's, as it shares no sample with them, and any other model against both, of which
-the mean counts. Each score is put on one scale, its excess over the median in units of the mean excess, and the largest
-decides: so the six together fail an honest model at the rate of one.
+*Trained* is one test of the six scores of `SCORES`, each held against what is usual of a model of the same mix, as far
+as it shows:
+
+    norm            length of the update, over the usual
+    alignment       its cosine with where the mix pulls, without what could be taken from models that were sent
+                    out, over the usual of a mix of which the shadows tell as much
+    novelty         largest deviation of a tensor's share in the change
+    improvement     gain on the strata that the model seems to have been trained on, over what shadows of these gain
+    echo_distance   distance from every model that was sent out, over the usual length
+    echo_cosine     cosine with the steps between these, less what the participant added to them itself
+                    (`fedpeer.evidence.sent`)
+
+What is usual is taken of the shadows of one half of D_c, by ridge regressions on the mix (`fedpeer.evidence.likeness`):
+a shadow is held against the other half's, as it shares no sample with them, and any other model against both, of which
+the mean counts. Without the mix, a model of one stratum, which few shadows are, has unusual scores, and a limit under
+which it passes lets noise pass, too. Each score is put on one scale, its excess over the median in units of the mean
+excess, and the largest decides: so the six together fail an honest model at the rate of one.
 
 Who keeps its data from round to round meets a start that has seen them: its update is shorter, and other tensors move.
-Some shadows are trained as such participants, too; the limits of "trained" and "samples" are moved by what that moves
-them by in the median.
+Some shadows are trained as such participants, too. The limit of "trained" is that of all sums of a shadow's score and
+of what it moves one of these by, taken as independent; that of "samples" is moved by what moves it in the median.
 
 *Samples* is the distance from flawed shadows, by a ridge regression from the regressors of the degree; the payment is
 nothing at the flawed shadows' median. Of models that seem more skewed than any flawed one it says nothing: a line that
 is drawn out so far says anything of them. *Claim* is one-sided: by how much the estimate exceeds the true degree. The
-limits of "trained" and "claim" are those of the third of the degrees where they are the greatest.
+limits of "trained" and "claim" are those of the third of the degrees where they are the greatest; that of "trained" at
+least that of the tenth of the shadows with the fewest strata.
 
 What `mechanism.evidence.Thresholds` has besides is no test but policy: how much an aggregate may suffer, and from which
 width an interval pays on its upper end.
@@ -33,9 +43,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedpeer.evidence.fitting import Fitted, Table
+from fedpeer.evidence.likeness import mix_of
+from fedpeer.evidence.mix_lines import MixLines, lines_and_rest
 from fedpeer.evidence.observing import Observation
 from fedpeer.evidence.regression import Line, folds, micro, ridge
-from fedpeer.evidence.sketch import Array, cosine, without
+from fedpeer.evidence.sketch import BUCKETS, Array, cosine, directions, without
 from fedpeer.evidence.telling import Halves
 from mechanism.evidence import QualityMap, Thresholds
 from mechanism.settlement import MICRO
@@ -60,6 +72,19 @@ SCORES = ("norm", "alignment", "novelty", "improvement", "echo_distance", "echo_
 
 #: Smallest number that has a logarithm here.
 _TINY = 1e-300
+
+#: A cosine below this is none that a sketch can tell from 0.
+_LEAST_COSINE = 1 / float(np.sqrt(BUCKETS))
+
+#: Least usual gain, in units of an untrained model's mean loss, that a gain is divided by.
+_LEAST_GAIN = 1e-3
+
+#: Distinct samples, over the recipe's, of a sound shadow that the limit of "samples" is taken of, at least: one that
+#: repeats what its half of D_c has too little of behaves as a flawed one does, and no participant is like it.
+_DISTINCT = 0.5
+
+#: Shadows with the fewest strata, of which "trained" has a limit, too: this part, and at least so many.
+_FEW_STRATA, _LEAST_FEW = 0.1, 10
 
 
 @dataclass(frozen=True)
@@ -94,32 +119,90 @@ def limit_at(scores: Array, rate: float) -> float:
 
 
 @dataclass(frozen=True, eq=False)
+class ByMix:
+    """What is usual of a model of a mix: a mean, and what the mix adds to it.
+
+    Attributes:
+        mean: (B,); pull: of what is left.
+        rest: standard deviation of what shadows have beyond both, each without itself, (B,).
+    """
+
+    mean: Array
+    pull: MixLines
+    rest: Array
+
+    def __call__(self, mix: Array) -> Array:
+        said: Array = self.mean + self.pull(mix)
+        return said
+
+    @classmethod
+    def of(cls, values: Array, mixes: Array) -> "ByMix":
+        """Args: values: (n, B)."""
+        mean = values.mean(axis=0)
+        pull, rest = lines_and_rest(values - mean, mixes)
+        return cls(mean, pull, rest.std(axis=0))
+
+
+@dataclass(frozen=True, eq=False)
 class Usual:
     """What is usual among the shadows of one half of D_c.
 
     Attributes:
-        length: median of the updates' lengths.
-        update: their mean, (B,).
-        changes: mean and standard deviation of each tensor's logarithmic share in the change.
+        length: logarithm of the updates' lengths.
+        direction: of the update.
+        changes: logarithm of each tensor's share in the change; deviation: of what the mix does not explain.
+        gains: of each stratum, of shadows by the squares of its shares in them, (S,).
     """
 
-    length: float
-    update: Array
-    changes: tuple[Array, Array]
+    length: ByMix
+    direction: MixLines
+    changes: ByMix
+    deviation: Array
+    gains: Array
 
     @classmethod
-    def of(cls, shadows: Sequence[Observation]) -> "Usual":
+    def of(cls, shadows: Sequence[Observation], told: Array, shares: Array) -> "Usual":
+        """Args: told: shares of the strata as estimated of each without it; shares: as they are, (n, S)."""
+        mixes = mix_of(told)
         updates = np.array([each.vectors["update"] for each in shadows])
-        changes = np.array([each.changes for each in shadows])
-        deviation = changes.std(axis=0)
+        lengths = np.maximum(np.linalg.norm(updates, axis=1, keepdims=True), _TINY)
+        changes = ByMix.of(np.array([each.changes for each in shadows]), mixes)
         # A tensor whose share hardly varies is judged as if it varied by a tenth of what the others do.
-        least = max(0.1 * float(np.median(deviation)), 1e-9)
-        length = float(np.median(np.linalg.norm(updates, axis=1)))
-        return cls(length, updates.mean(axis=0), (changes.mean(axis=0), np.maximum(deviation, least)))
+        least = max(0.1 * float(np.median(changes.rest)), 1e-9)
+        weights = shares**2
+        gains = (weights * np.array([each.gains for each in shadows])).sum(axis=0)
+        return cls(
+            ByMix.of(np.log(lengths), mixes),
+            lines_and_rest(directions(updates), mixes)[0],
+            changes,
+            np.maximum(changes.rest, least),
+            np.maximum(gains / np.maximum(weights.sum(axis=0), 1e-12), _LEAST_GAIN),
+        )
 
-    def novelty(self, seen: Observation) -> float:
+    def novelty(self, seen: Observation, mix: Array) -> float:
         """The largest deviation of a tensor's share in the change, in standard deviations."""
-        return float(np.abs((seen.changes - self.changes[0]) / self.changes[1]).max())
+        return float(np.abs((seen.changes - self.changes(mix)) / self.deviation).max())
+
+    def improvement(self, seen: Observation, mix: Array) -> float:
+        """Gain over what is usual on the strata of the mix, by the squares of their shares: small ones are mostly
+        errors. A stratum that loses counts as one that gains nothing: of an error in the shares others lose much.
+        """
+        weights = mix**2
+        return float(np.maximum(seen.gains, 0) @ weights / max(float(self.gains @ weights), _TINY))
+
+
+def cosine_with_pull(
+    usual: Sequence[Usual], seen: Observation, mix: Array, others: Sequence[Array]
+) -> tuple[float, float]:
+    """Logarithm of the update's cosine with where the mix pulls, without what could be taken from `others`; and what
+    the shadows do not tell of such a mix (`MixLines.unknown`).
+    """
+    own, *pulls = without(
+        np.array([seen.vectors["update"], *(each.direction(mix) for each in usual)]), others
+    )
+    found = float(np.mean([cosine(own, pull) for pull in pulls]))
+    unknown = float(np.mean([each.direction.unknown(mix) for each in usual]))
+    return float(np.log(max(found, _LEAST_COSINE))), unknown
 
 
 @dataclass(frozen=True)
@@ -142,6 +225,7 @@ class Figures:
     def of(
         cls,
         usual: Sequence[Usual],
+        usual_cosine: Line,
         seen: Observation,
         shares: Array,
         public: Sequence[Array],
@@ -151,21 +235,22 @@ class Figures:
 
         Args:
             usual: what it is held against.
+            usual_cosine: from what is unknown of a mix to the logarithm of the cosine with its pull.
             shares: of the strata, as estimated.
             public: directions from the start to earlier models that were sent out.
             others: these without the model's own part in them; as they are where left out.
         """
         others = public if others is None else others
-        update = seen.vectors["update"]
-        scale = float(np.exp(np.mean([np.log(max(each.length, _TINY)) for each in usual])))
-        own, *means = without(np.array([update, *(each.update for each in usual)]), others)
+        update, mix = seen.vectors["update"], mix_of(shares)
+        scale = float(np.exp(np.mean([each.length(mix) for each in usual])))
+        log_cosine, unknown = cosine_with_pull(usual, seen, mix, others)
         distances = [float(np.linalg.norm(update)), *(float(np.linalg.norm(update - d)) for d in public)]
         nearest = int(np.argmin(distances))
         return cls(
             norm=distances[0] / scale,
-            alignment=float(np.mean([cosine(own, mean) for mean in means])),
-            novelty=float(np.mean([each.novelty(seen) for each in usual])),
-            improvement=gain_on_shown(seen, shares),
+            alignment=float(np.exp(log_cosine - usual_cosine(np.array([unknown])))),
+            novelty=float(np.mean([each.novelty(seen, mix) for each in usual])),
+            improvement=float(np.mean([each.improvement(seen, mix) for each in usual])),
             echo_distance=distances[nearest] / scale,
             echo_cosine=max((abs(cosine(update, d)) for d in others), default=0.0),
             nearest=nearest - 1,
@@ -176,7 +261,7 @@ class Figures:
         return np.array(
             [
                 abs(np.log(max(self.norm, _TINY))),
-                -self.alignment,
+                -np.log(max(self.alignment, _TINY)),
                 self.novelty,
                 -self.improvement,
                 -np.log(max(self.echo_distance, _TINY)),
@@ -190,7 +275,7 @@ class Screens:
     """The tests of one start.
 
     Attributes:
-        usual: of the shadows of either half.
+        usual: of the shadows of either half; usual_cosine: as `Figures.of` takes it.
         tails: of the scores, in the order of `SCORES`; limit: of the largest on their common scale.
         quality: regressors to 1 for sound and 0 for flawed shadows; least_quality: from which a model passes;
             flawed_quality: median of the flawed shadows; flawed_degree: what they seem to have at most,
@@ -199,6 +284,7 @@ class Screens:
     """
 
     usual: tuple[Usual, Usual]
+    usual_cosine: Line
     tails: tuple[Tail, ...]
     limit: float
     quality: Line
@@ -215,7 +301,7 @@ class Screens:
         others: Sequence[Array] | None = None,
     ) -> Figures:
         """Of one model that is no shadow; `shares` as estimated, (S,)."""
-        return Figures.of(self.usual, seen, shares, public, others)
+        return Figures.of(self.usual, self.usual_cosine, seen, shares, public, others)
 
     def limits(self) -> Array:
         """Of the scores, each in its own units."""
@@ -233,7 +319,7 @@ class Screens:
             # Of the start itself, whose norm and distance are 0, no limit is so wide that it passes.
             norm_low=max(micro(float(np.exp(-norm))), 1),
             norm_high=micro(float(np.exp(norm))),
-            alignment=micro(-alignment),
+            alignment=micro(float(np.exp(-alignment))),
             novelty=micro(novelty),
             improvement=micro(-improvement),
             echo_distance=max(micro(float(np.exp(-distance))), 1),
@@ -249,21 +335,28 @@ class Screens:
         )
 
 
-def gain_on_shown(seen: Observation, shares: Array) -> float:
-    """Mean gain over the strata, by the square of their estimated shares: small ones are mostly errors."""
-    weights = np.maximum(shares, 0) ** 2
-    return float(seen.gains @ weights / max(weights.sum(), 1e-12))
-
-
 def limit_at_worst(scores: Array, degrees: Array) -> float:
-    """The limit at `RATE` in the third of all degrees in which it is the greatest.
+    """The limit at `RATE` in the third of all degrees in which it is the greatest; a row of scores each.
 
     A limit of all shadows together would hold of all degrees together, and those of one end could pay for the others:
     near the reference an estimate can only be too high, and a model of one stratum gains little of what the start
     knows.
     """
     thirds = np.array_split(np.argsort(degrees, kind="stable"), 3)
-    return max(limit_at(scores[third], RATE) for third in thirds)
+    return max(limit_at(scores[third].ravel(), RATE) for third in thirds)
+
+
+def limit_of_few_strata(scores: Array, shares: Array) -> float:
+    """The limit at `RATE` of those with the fewest strata; a row of scores each.
+
+    They are few, so that the third of the greatest degrees may hide them, and what is usual of them is known least.
+    """
+    few = np.argsort(-np.square(shares).sum(axis=1), kind="stable")
+    return limit_at(scores[few[: max(_LEAST_FEW, int(_FEW_STRATA * len(few)))]].ravel(), RATE)
+
+
+def _limit(scores: Array, table: Table) -> float:
+    return max(limit_at_worst(scores, table.degrees), limit_of_few_strata(scores, table.shares))
 
 
 def fit_screens(
@@ -273,22 +366,29 @@ def fit_screens(
     flawed: Table | None,
     public: Sequence[Array] = (),
     kept: Sequence[tuple[int, Observation]] = (),
+    distinct: Array | None = None,
 ) -> Screens:
     """Tests whose limits the sound shadows give; without flawed ones everything passes "samples".
 
     Args:
         public: directions from the start to earlier models that were sent out.
         kept: shadows as participants that took part before, each with its place among the sound ones.
+        distinct: samples of each sound one, over the recipe's, (n,); enough where left out.
     """
     halves: Halves = table.halves
-    first, second = (
-        Usual.of([each for each, of in zip(sound, halves, strict=True) if of == half]) for half in (0, 1)
+    usual = (_usual_of_half(sound, fitted, table, 0), _usual_of_half(sound, fitted, table, 1))
+    aligned = np.array(
+        [
+            cosine_with_pull((usual[1 - half],), each, mix_of(row), public)
+            for each, row, half in zip(sound, fitted.shares, halves, strict=True)
+        ]
     )
+    usual_cosine = ridge(aligned[:, 1:], aligned[:, 0])
 
     def scores(seen: Sequence[Observation], shares: Array, of: Halves) -> Array:
         return np.array(
             [
-                Figures.of((second,) if half == 0 else (first,), each, row, public).scores()
+                Figures.of((usual[1 - half],), usual_cosine, each, row, public).scores()
                 for each, row, half in zip(seen, shares, of, strict=True)
             ]
         )
@@ -304,9 +404,10 @@ def fit_screens(
 
     common = scaled(plain)
     band = limit_at_worst(fitted.residuals, table.degrees)
-    limit = limit_at_worst(common, table.degrees)
-    quality, held, flawed_quality, flawed_degree = _fit_quality(fitted, table, flawed)
-    least_quality = -limit_at(-held, RATE)
+    limit = _limit(common, table)
+    quality, held, flawed_quality, flawed_degree = _fit_quality(fitted, flawed)
+    enough = np.ones(len(held), dtype=bool) if distinct is None else distinct >= _DISTINCT
+    least_quality = -limit_at(-held[enough if enough.any() else slice(None)], RATE)
     if kept:
         places = np.array([place for place, _ in kept])
         observed = [each for _, each in kept]
@@ -314,16 +415,25 @@ def fit_screens(
         features = fitted.maps.of_shadows(own)
         shares = fitted.maps.shadow_shares(features)
         moved = scaled(scores(observed, shares, halves[places])) - common[places]
-        limit += max(float(np.median(moved)), 0.0)
+        limit = max(limit, _limit(np.add.outer(common, moved), table))
         least_quality -= max(float(np.median(held[places] - quality(own.z(features, shares)))), 0.0)
-    return Screens((first, second), tails, limit, quality, least_quality, flawed_quality, flawed_degree, band)
+    return Screens(
+        usual, usual_cosine, tails, limit, quality, least_quality, flawed_quality, flawed_degree, band
+    )
 
 
-def _fit_quality(fitted: Fitted, table: Table, flawed: Table | None) -> tuple[Line, Array, float, float]:
+def _usual_of_half(sound: Sequence[Observation], fitted: Fitted, table: Table, half: int) -> Usual:
+    of = table.halves == half
+    return Usual.of(
+        [each for each, chosen in zip(sound, of, strict=True) if chosen], fitted.shares[of], table.shares[of]
+    )
+
+
+def _fit_quality(fitted: Fitted, flawed: Table | None) -> tuple[Line, Array, float, float]:
     """The quality, what it says of each sound shadow without it, and of flawed ones the median, and what their
     degrees seem to be at most.
     """
-    z = table.z(fitted.features, fitted.shares)
+    z = fitted.z
     if flawed is None:
         return Line(np.zeros(z.shape[1]), 1.0), np.ones(len(z)), 0.0, 0.0
     features = fitted.maps.of_shadows(flawed)

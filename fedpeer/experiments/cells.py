@@ -29,12 +29,16 @@ Record = dict[str, Any]
 
 #: Where the function of each kind lives, and its version: a new one where its results change.
 COMPUTATIONS: Mapping[str, tuple[str, int]] = {
-    "accuracy": ("fedpeer.experiments.accuracy.trial:accuracy_cell", 3),
-    "arena": ("fedpeer.experiments.arena.running:arena_cell", 3),
+    "accuracy": ("fedpeer.experiments.accuracy.trial:accuracy_cell", 4),
+    "arena": ("fedpeer.experiments.arena.running:arena_cell", 4),
+    "estimators": ("fedpeer.experiments.accuracy.estimators:estimator_cell", 1),
     "federation": ("fedpeer.experiments.federation:federation_cell", 1),
+    "honest": ("fedpeer.experiments.accuracy.honest:honest_cell", 1),
     "gradients": ("fedpeer.experiments.gradients:gradients_cell", 1),
+    "private": ("fedpeer.experiments.accuracy.private:private_cell", 1),
+    "search": ("fedpeer.experiments.arena.searching:search_cell", 1),
     "settlement": ("fedpeer.experiments.settlements:settlement_cell", 2),
-    "verified": ("fedpeer.experiments.verification:verified_cell", 3),
+    "verified": ("fedpeer.experiments.verification:verified_cell", 4),
 }
 
 

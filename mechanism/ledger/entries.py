@@ -17,6 +17,7 @@
     <task>/round/<r>/awards, /award/<p>         what disputes add to a settled round
     <task>/stake/<p>/release
     <task>/round/<r>/audit/..., /appeal/<p>     audits: `mechanism.ledger.audit_entries`; <task>/held/<p>/...
+    <task>/deletion                             no submitted model is kept any more
     learner:<l>/deposit/<reference>             a learner's money comes; .../withdrawal/<reference>: it goes back
     payout/<n>/<part>, payout/<n>/line/<p>      the n-th payout run: what is payable is on its way
     payout/<n>/end, payout/<n>/resolved/<p>     the run is paid, or taken back, as a whole
@@ -248,6 +249,20 @@ def timestamp(seconds: float) -> str:
 def transition_id(task_id: str, round_: int, state: str) -> str:
     """Id of the entry with which a task enters a state."""
     return f"{task_id}/round/{round_}/state/{state}"
+
+
+def deletion(task_id: str, at: str) -> Entry:
+    """No file of a model that was submitted in the task is kept any more, as its terms have promised.
+
+    Args:
+        at: as of `transition`; not before the task's end and the time that the terms promise.
+    """
+    return Entry(deletion_id(task_id), "deletion", {"task_id": task_id, "at": at})
+
+
+def deletion_id(task_id: str) -> str:
+    """Id of the entry that says so."""
+    return f"{task_id}/deletion"
 
 
 def model(

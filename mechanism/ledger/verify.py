@@ -117,6 +117,7 @@ class Report:
         problems: what does not hold, the first bad entry first; empty where all holds.
         level: as whom it was verified: "public", "participant NAME" or "auditor" (`mechanism.ledger.openings`). What
             that does not see is counted in `counts.unchecked`.
+        unmet: openings of entries that it does not have, and may have later.
         counts: what was checked.
         balances: of every account, recomputed.
         open_tasks: tasks that have not ended, and their states.
@@ -134,6 +135,7 @@ class Report:
     known_size: int | None = None
     problems: list[Problem] = field(default_factory=list)
     level: str = PUBLIC
+    unmet: int = 0
     counts: Counts = field(default_factory=Counts)
     balances: dict[str, Balance] = field(default_factory=dict)
     open_tasks: dict[str, str] = field(default_factory=dict)
@@ -169,6 +171,7 @@ class Report:
             "level": self.level,
             "checked": asdict(self.counts),
             "unchecked": dict(self.counts.unchecked),
+            "unmet": self.unmet,
             "balances": {name: asdict(balance) for name, balance in self.balances.items()},
             "open_tasks": dict(self.open_tasks),
         }
@@ -372,8 +375,10 @@ class _Verification:
                 self._replay.finish()
             except ReplayError as error:
                 self._problem(f"entry {error.index} ({error.entry_id})", error.reason, error.index)
-            for name in self._replay.unmet():
+            never, later = self._replay.unmet()
+            for name in never:
                 self._problem(f"opening of {name}", "the ledger has no entry that commits to it")
+            self._report.unmet = len(later)
 
     def _take(self, chunk: list[bytes]) -> None:
         first = self._tree.size

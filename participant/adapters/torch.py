@@ -7,6 +7,7 @@ DatasetTask    the data sets and CNNs of `learning`, skewed to a label
 import logging
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from fedpeer.learning.datasets import load_splits
+from fedpeer.learning.dp_sgd import PrivateSteps
 from fedpeer.learning.labels import Classes, class_count, whole_labels
 from fedpeer.learning.models import inside, load_weights, weights_of
 from fedpeer.learning.samples import of_labelled
@@ -48,8 +50,10 @@ class TorchTask(Task):
         optimizer: default: what the recipe names, "adam" or "sgd" (momentum 0.9), at its learning rate.
         device: default: CUDA where there is one, else the CPU.
         seed: decides the order of the samples; the same seed gives the same model on the same machine and CPU
-            thread count.
+            thread count. With privacy, the operating system's randomness decides, and no two models are the same.
     """
+
+    dp_sgd = True
 
     def __init__(
         self,
@@ -106,6 +110,9 @@ class TorchTask(Task):
         load_weights(self.module.cpu(), weights)
         module = self.module.to(self.device).train()
         recipe = round.recipe
+        if recipe.privacy is not None and recipe.privacy.method == "dp-sgd":
+            self._train_privately(module, round)
+            return Trained(weights_of(module), len(self.dataset))  # type: ignore[arg-type]  # as below
         optimizer = self._optimizer(module, round)
         order = torch.Generator().manual_seed(round.seed(self.seed))
         samples = len(self.dataset)  # type: ignore[arg-type]  # a map-style data set has a length
@@ -119,6 +126,24 @@ class TorchTask(Task):
         check_moved(weights, trained, (name for name, _ in module.named_parameters()))
         return Trained(trained, samples)
 
+    def _train_privately(self, module: nn.Module, round: TrainingRound) -> None:  # noqa: A002 - as Task.train
+        """By DP-SGD (`fedpeer.learning.dp_sgd`)."""
+        samples = len(self.dataset)  # type: ignore[arg-type]  # a map-style data set has a length
+        with refusing():
+            own = self._own_optimizer(module)
+            steps = PrivateSteps(module, round.recipe, samples, round.seed(self.seed), own)
+        try:
+            for epoch in range(1, round.recipe.epochs + 1):
+                for rows in steps.batches():
+                    steps.step(rows, partial(self._loss, self._loaded(rows)))
+                round.progress(epoch / round.recipe.epochs)
+        finally:
+            steps.close()
+
+    def _loaded(self, rows: torch.Tensor) -> Any:
+        """A batch of these samples; None where there are none."""
+        return next(iter(DataLoader(self.dataset, batch_sampler=[rows.tolist()]))) if len(rows) else None
+
     @property
     def _normalised(self) -> bool:
         """Whether the module has batch normalisation, which cannot train on one sample."""
@@ -131,17 +156,21 @@ class TorchTask(Task):
 
     def _step(self, module: nn.Module, optimizer: torch.optim.Optimizer, batch: Any) -> float:
         """One step on a batch; its loss."""
-        inputs, labels = batch
         optimizer.zero_grad()
+        loss = self._loss(batch, module)
+        loss.backward()  # type: ignore[no-untyped-call]  # torch's own stub
+        optimizer.step()
+        return float(loss.detach())
+
+    def _loss(self, batch: Any, module: nn.Module) -> torch.Tensor:
+        """The mean loss of a batch."""
+        inputs, labels = batch
         outputs, targets = module(inputs.to(self.device)), self._targets(labels).to(self.device)
         if _by_class(self.loss) and outputs.ndim > 1 and outputs.shape[1] < self.classes:
             raise TaskError(
                 f"the module has {outputs.shape[1]} outputs; expected one for each of {self.classes} labels"
             )
-        loss = self.loss(outputs, targets)
-        loss.backward()  # type: ignore[no-untyped-call]  # torch's own stub
-        optimizer.step()
-        return float(loss.detach())
+        return self.loss(outputs, targets)
 
     def _targets(self, labels: Any) -> torch.Tensor:
         """A batch's labels as the loss reads them: int64, unless a loss of the user's own wants real numbers."""
@@ -162,7 +191,17 @@ class TorchTask(Task):
         samples = len(self.dataset)  # type: ignore[arg-type]  # a map-style data set has a length
         devices = [self.device] if self.device.type == "cuda" else []
         sizes = {min(size, samples)} | ({1} if samples % size == 1 and not self._normalised else set())
+        privacy = round.recipe.privacy
         try:
+            if privacy is not None and privacy.method == "dp-sgd":
+                with torch.random.fork_rng(devices=devices), tried(), refusing():
+                    steps = PrivateSteps(
+                        module.train(), round.recipe, samples, 0, self._own_optimizer(module)
+                    )
+                    rows = torch.arange(min(size, samples))
+                    steps.step(rows, partial(self._loss, self._loaded(rows)))
+                    steps.close()
+                return
             with torch.random.fork_rng(devices=devices), tried():
                 optimizer = self._optimizer(module.train(), round)
                 for count in sorted(sizes):
@@ -177,6 +216,10 @@ class TorchTask(Task):
         finally:
             module.load_state_dict(before)
             module.train(training)
+
+    def _own_optimizer(self, module: nn.Module) -> torch.optim.Optimizer | None:
+        """The user's; None: the recipe's."""
+        return None if self.optimizer is None else self.optimizer(module.parameters())
 
     def _optimizer(self, module: nn.Module, round: TrainingRound) -> torch.optim.Optimizer:  # noqa: A002 - as Task.train
         """Of a module that stands at the round's start; its steps have the recipe's proximal term."""

@@ -24,7 +24,12 @@ from fedpeer.learning.samples import Samples
 from fedpeer.learning.strata import beside_of
 from fedpeer.learning.tables import read_columns, read_samples, samples_of
 from fedpeer.learning.workloads.loading import WorkloadSource
-from fedpeer.learning.workloads.protocol import Workload, loss_and_accuracy, train_told
+from fedpeer.learning.workloads.protocol import (
+    Workload,
+    loss_and_accuracy,
+    train_told,
+    trains_dp_sgd,
+)
 from fedpeer.protocol.model_file import stored_spec
 from mechanism.effort import EffortCurve, ExponentialEffort
 from mechanism.terms import Terms
@@ -56,6 +61,8 @@ class WorkloadTask(Task):
         TaskError: targets where there should be none, none where there should be, or of another length.
     """
 
+    dp_sgd = True  # where its workload does, which `prepare` looks at
+
     def __init__(
         self,
         samples: Samples | str | Path | npt.ArrayLike | Mapping[str, npt.ArrayLike],
@@ -84,6 +91,13 @@ class WorkloadTask(Task):
         One step of training is made on the first samples of a fresh model.
         """
         self._terms, self._workload = terms, _agreed(terms, self.folders)
+        privacy = terms.recipe.privacy
+        if privacy is not None and privacy.method == "dp-sgd" and not trains_dp_sgd(self._workload):
+            raise TaskError(
+                f"models are to be trained by DP-SGD, which the workload {terms.recipe.model} does not do; choose "
+                'noise of your own with the method "update", or stay out',
+                public="the workload does not train by DP-SGD",
+            )
         start = self._workload.build(0)
         _check_contract(terms, start)
         samples = self.samples = self._fitting(self.samples)

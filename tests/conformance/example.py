@@ -118,7 +118,12 @@ class Example:
             *_, one, other = record["measurements"]
             one["twins"], other["twins"] = [["p004", 800_000]], [["p003", 800_000]]
         else:
-            record["model"]["distinct"] = record["model"]["quality"]
+            # By the distance from the reference, and little by the straying and the norm.
+            weights = [0, 0, 0, 0, 625_000_000, *[0] * 11, 20_000_000, -10_000_000]
+            record["model"]["distinct"] = [
+                {"weights": weights, "intercept": 990_000_000},
+                {"weights": [0] * 18, "intercept": 1_000_000_000},
+            ]
         task.judge(record)
         self.judged[number] = task.judged
         draw, stakes = self.draw(number), task.stakes()
@@ -391,6 +396,7 @@ def _verdicts(made: Example) -> dict[str, str]:
         "start of round 2": second["model"]["start_sha256"],
         "degree of round 1": canonical_bytes(first["model"]["degree"]).decode(),
         "quality of round 1": canonical_bytes(first["model"]["quality"]).decode(),
+        "distinct of round 2": canonical_bytes(second["model"]["distinct"]).decode(),
         "likeness of round 1": canonical_bytes(first["model"]["likeness"]).decode(),
         "thresholds of round 1": canonical_bytes(first["model"]["thresholds"]).decode(),
         "measurement of p003": canonical_bytes(one).decode(),

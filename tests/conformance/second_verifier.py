@@ -40,9 +40,9 @@ NOTHING = Decimal(0)
 ONE_MODEL = 999_000
 #: Of a payment to one that is not scored.
 UNSCORED = {"gross_micro": 0, "penalty_micro": 0, "fee_micro": 0}
-MAX_COLUMNS, MAX_NODES = 100, 2**18
+MAX_COLUMNS, MAX_NODES, MAX_LINES = 100, 2**18, 16
 LEVELS = [Fraction(level) for level in ("0", "1/2", "1", "3/2", "2", "3", "5")]
-MEASURED = ("norm", "alignment", "novelty", "improvement", "echo_distance", "echo_cosine")
+MEASURED = ("norm", "alignment", "novelty", "improvement", "echo_distance", "echo_cosine", "straying")
 DECIDING, SCORED = ("contract", "echo", "trained"), ("overlap", "samples", "contribution", "claim")
 OF_THE_MODEL_ALONE = (*MEASURED, "fault", "features", "nearest_broadcast")
 
@@ -428,6 +428,7 @@ class Entry:
 KEYS = {
     "terms": "task_id part parts sha256 data",
     "transition": "task_id round state at reason",
+    "deletion": "task_id at",
     "selection": "task_id part parts participants participants_sha256",
     "closing": "task_id round at part parts absent",
     "enrolment": "participant_id public_key",
@@ -633,7 +634,7 @@ class Terms:
         self._contract(terms["contract"])
         self._aggregation(terms["aggregation"])
         keys = "model epochs batch_size optimizer learning_rate samples proximal"
-        recipe = shaped(terms["recipe"], keys, "recipe", "source")
+        recipe = shaped(terms["recipe"], keys, "recipe", "source privacy")
         require(len(text(recipe["model"], "recipe.model")) <= 256, "recipe.model is too long")
         require((":" in recipe["model"]) == ("source" in recipe), "recipe.source stands where it should not")
         if "source" in recipe:
@@ -644,6 +645,12 @@ class Terms:
         require(decimal(recipe["proximal"], "recipe.proximal") >= 0, "recipe.proximal is negative")
         for name in ("epochs", "batch_size", "samples"):
             integer(recipe[name], 1, f"recipe.{name}")
+        if "privacy" in recipe:
+            privacy = shaped(recipe["privacy"], "method clip noise_multiplier delta", "recipe.privacy")
+            one_of(privacy["method"], ("dp-sgd", "update"), "privacy.method")
+            for name, most in (("clip", 10**6), ("noise_multiplier", 10**4)):
+                require(positive(privacy[name], f"privacy.{name}") <= most, f"privacy.{name} is too large")
+            require(positive(privacy["delta"], "privacy.delta") < 1, "privacy.delta is not below 1")
         self.budget = integer(terms["budget_micro"], 0, "budget_micro")
         self.price = Price(terms["price"]) if "price" in terms else None
         self.payer = f"learner:{identifier(terms['funder'], 'funder')}" if "funder" in terms else "treasury"
@@ -752,7 +759,7 @@ class Terms:
 
     def _schedule(self, record: Any) -> None:
         keys = "rounds quorum capacity effort_seconds round_seconds dispute_seconds"
-        schedule = shaped(record, keys, "schedule", "identities_per_organisation")
+        schedule = shaped(record, keys, "schedule", "identities_per_organisation retention_seconds")
         self.rounds = integer(schedule["rounds"], 1, "rounds")
         self.quorum = integer(schedule["quorum"], 3, "quorum")
         self.capacity = integer(schedule["capacity"], self.quorum, "capacity")
@@ -762,6 +769,9 @@ class Terms:
         self.window = integer(schedule["dispute_seconds"], 0, "dispute_seconds")
         name = "identities_per_organisation"
         self.identities = integer(schedule[name], 2, name) if name in schedule else 1
+        self.retention = None
+        if "retention_seconds" in schedule:
+            self.retention = integer(schedule["retention_seconds"], 0, "retention_seconds")
 
     def _contract(self, record: Any) -> None:
         sizes = {
@@ -964,7 +974,7 @@ class Evidence:
                 type(text) is str and 1 <= len(text) <= 200, "computed_on has no text of 1 to 200 characters"
             )
         require(
-            self.model["arithmetic"] == "strata-and-screens/half-even-micro-v5",
+            self.model["arithmetic"] == "strata-and-screens/half-even-micro-v6",
             "another arithmetic of evidence",
         )
         integer(self.model["shadows"], 1, "shadows")
@@ -987,9 +997,11 @@ class Evidence:
         integer(self.degree["half_width"], 0, "half_width")
         self._check_forest(self.degree["forest"])
         self.quality, self.distinct = self.model["quality"], self.model["distinct"]
-        for name in ("quality",) if self.distinct is None else ("quality", "distinct"):
-            line = shaped(self.model[name], "weights intercept", name)
-            integers(line["weights"], f"{name}.weights", self.regressors)
+        require(len(sequence(self.distinct, "distinct")) <= MAX_LINES, "too many lines to distinct samples")
+        lines = [("quality", self.quality, 0), *(("distinct", line, 2) for line in self.distinct)]
+        for name, line, more in lines:
+            shaped(line, "weights intercept", name)
+            integers(line["weights"], f"{name}.weights", self.regressors + more)
             integers([line["intercept"]], f"{name}.intercept")
         keys = (
             "norm_low norm_high alignment novelty improvement echo_distance echo_cosine quality_full quality_none "
@@ -1038,7 +1050,7 @@ class Evidence:
     def _measurement(self, record: Any) -> Record:
         keys = (
             "participant_id model_sha256 claimed_degree order samples fault features norm alignment novelty "
-            "improvement echo_distance echo_cosine nearest_broadcast twins harm scores"
+            "improvement echo_distance echo_cosine straying nearest_broadcast twins harm scores"
         )
         item = shaped(record, keys, "a measurement")
         for key in ("participant_id", "model_sha256", "claimed_degree", "fault", "nearest_broadcast"):
@@ -1104,10 +1116,15 @@ class Evidence:
         highest = math.floor(MICRO * (1 - min(self.reference)))
         return min(max(round((self.line(z) + self.forest(z)) / 2), 0), highest)
 
-    def told(self, line: Record, z: Sequence[int]) -> int:
-        """The quality, or the distinct samples."""
-        found = Fraction(product(line["weights"], z) + line["intercept"] * MICRO, 10**9)
-        return min(max(round(found), 0), MICRO)
+    @staticmethod
+    def told(line: Record, z: Sequence[int]) -> int:
+        return round(Fraction(product(line["weights"], z) + line["intercept"] * MICRO, 10**9))
+
+    def distinct_samples(self, z: Sequence[int], item: Record) -> int:
+        """Over those of the recipe, at most 1."""
+        more = [*z, item["straying"], item["norm"]]
+        times = max([self.told(line, more) for line in self.distinct], default=MICRO)
+        return round(Fraction(MICRO * MICRO, max(times, MICRO)))
 
     def usual(self, one: Record, other: Record) -> tuple[int, int]:
         """The likeness of two models of other samples, and of the same."""
@@ -1211,7 +1228,7 @@ def _alone(limits: Record, item: Record, sent: set[str]) -> list[Record]:
         )
     if item["alignment"] < limits["alignment"]:
         faults.append(
-            f"its update has a cosine of {m['alignment']} with what training on real data gives, expected at least "
+            f"its update goes where its mix pulls {m['alignment']} as much as is usual, expected at least "
             f"{at['alignment']}"
         )
     if item["novelty"] > limits["novelty"]:
@@ -1221,8 +1238,8 @@ def _alone(limits: Record, item: Record, sent: set[str]) -> list[Record]:
         )
     if item["improvement"] < limits["improvement"]:
         faults.append(
-            f"on the strata that it seems to have been trained on it gains {m['improvement']} of an untrained model's "
-            f"loss, expected at least {at['improvement']}"
+            f"on the strata that it seems to have been trained on it gains {m['improvement']} of the usual, expected "
+            f"at least {at['improvement']}"
         )
     trained = "The model behaves like one trained by the task's recipe."
     if faults:
@@ -1308,10 +1325,10 @@ def _judge(evidence: Evidence, item: Record, fellows: Sequence[Record], result: 
     limits, z = evidence.limits, evidence.z(item["features"])
     estimate, quality, half = (
         evidence.estimate(z),
-        evidence.told(evidence.quality, z),
+        min(max(evidence.told(evidence.quality, z), 0), MICRO),
         evidence.degree["half_width"],
     )
-    distinct = MICRO if evidence.distinct is None else evidence.told(evidence.distinct, z)
+    distinct = evidence.distinct_samples(z, item)
     common = {other["participant_id"]: _common(evidence, item, other) for other in fellows}
     lower, upper = max(estimate - half, 0), min(estimate + half, MICRO)
     verified = upper if half > limits["wide"] else estimate
@@ -1323,6 +1340,11 @@ def _judge(evidence: Evidence, item: Record, fellows: Sequence[Record], result: 
     claimed = Fraction(item["claimed_degree"]) * MICRO
     refuted = claimed < estimate - limits["claim_band"]
     samples = "The model shows enough distinct samples with right targets."
+    if distinct < MICRO:
+        samples = (
+            f"The model shows {micro_decimal(distinct)} of the distinct samples that the recipe asks for, with right "
+            "targets."
+        )
     if of_quality < MICRO:
         samples = (
             "The model behaves like one trained on few distinct samples or on wrong targets: quality "
@@ -1553,6 +1575,7 @@ class Replay:
         self.run_lines: dict[str, int] | None = None
         self.run_at = 0
         self.paid_at: dict[int, int] = {}
+        self.kept_until: dict[str, int] = {}
         self.paid: dict[tuple[int, str], int] = {}
 
     def run(self) -> None:
@@ -1566,7 +1589,7 @@ class Replay:
             "held_release": self.ending, "audit_loss": self.ending, "audit": self.audit, "appeal": self.appeal,
             "audit_end": self.audit_end,
             "deposit": self.funding, "withdrawal": self.funding, "payout": self.payout,
-            "payout_end": self.payout_end, "payout_return": self.payout_return,
+            "payout_end": self.payout_end, "payout_return": self.payout_return, "deletion": self.deletion,
         }  # fmt: skip
         try:
             while self.at < len(self.data):
@@ -1771,6 +1794,16 @@ class Replay:
             task.starts.append(task.start)
         elif state in ("CLOSED", "CANCELLED"):
             self.tasks[task.id] = None
+            if task.terms.retention is not None:
+                self.kept_until[task.id] = time + task.terms.retention
+
+    def deletion(self, entry: Entry) -> None:
+        body = entry.body
+        name = text(body["task_id"], "task_id")
+        require(name in self.kept_until, "a deletion where none is promised, or before the end, or once more")
+        self.same(entry, f"{name}/deletion", "deletion", body)
+        time = seconds(text(body["at"], "at"))
+        require(time >= self.kept_until.pop(name), "submitted models are deleted too early")
 
     # 10 Statements
 
@@ -2761,7 +2794,8 @@ def verify(path: Path, key: str | None = None, openings: Path | None = None) -> 
     try:
         replay.run()
         for id_ in replay.openings:
-            result.problems.append((None, f"no entry commits to the opening of {id_}"))
+            if id_.partition("/")[0] in replay.tasks and replay.tasks[id_.partition("/")[0]] is None:
+                result.problems.append((None, f"no entry commits to the opening of {id_}"))
     except Wrong as error:
         result.problems.append((error.index, str(error)))
     result.opened, result.unchecked = replay.opened, replay.unchecked

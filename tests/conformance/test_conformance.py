@@ -517,8 +517,8 @@ def drawn_evidence(chance: random.Random) -> dict[str, Any]:
         which, bound = chance.randrange(count), chance.randint(-MICRO, MICRO)
         return [[which, *left[0], *right[0]], [bound, *left[1], *right[1]], [size + 1, *moved[0], *moved[1]]]
 
-    def line() -> dict[str, Any]:
-        return {"weights": some(count, NANO // count), "intercept": chance.randint(-NANO, 2 * NANO)}
+    def line(more: int = 0) -> dict[str, Any]:
+        return {"weights": some(count + more, NANO // count), "intercept": chance.randint(-NANO, 2 * NANO)}
 
     (norm_low, norm_high), (none, full), (harm_full, harm_none) = pair(3), pair(MICRO), pair(3)
     limits = {
@@ -555,7 +555,7 @@ def drawn_evidence(chance: random.Random) -> dict[str, Any]:
                 "apart": some(chance.randint(2, 5), MICRO // 2), "same": some(chance.randint(2, 5), MICRO),
                 "link": chance.randint(1, MICRO // 2),
             },
-            "quality": line(), "distinct": line() if chance.random() < 0.5 else None,
+            "quality": line(), "distinct": [line(2) for _ in range(chance.choice((0, 1, 3)))],
             "degree": {
                 "reference": [str(Fraction(c, sum(counts))) for c in counts], "share_own": some(columns, NANO),
                 "share_mean": some(columns, NANO), "share_intercept": chance.randint(-NANO, NANO),

@@ -324,15 +324,15 @@ def test_nothing_is_recorded_of_a_task_that_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_limit_of_trainings_gives_the_shadows_of_a_round_and_the_interval_that_they_buy() -> None:
-    proof = prove(prepare_task(task(evidence={"trainings": 32}), 0.0))
-    assert proof.shadows == (18, 18, 13)
-    assert proof.models == (trainings(18), trainings(13, later=True))
-    assert proof.task.row.settings["evidence"]["shadows"] == 18
-    assert "With 18 shadows degrees are known to" in proof.sentence()
-    assert "for 32 trainings." in proof.sentence()
-    said = refused(evidence={"trainings": 30})
-    assert "evidence.trainings is 30" in said
-    assert "at least 31" in said
+    proof = prove(prepare_task(task(evidence={"trainings": 38}), 0.0))
+    assert proof.shadows == (17, 17, 13)
+    assert proof.models == (trainings(17), trainings(13, later=True))
+    assert proof.task.row.settings["evidence"]["shadows"] == 17
+    assert "With 17 shadows degrees are known to" in proof.sentence()
+    assert "for 37 trainings, or 38 in later rounds" in proof.sentence()
+    said = refused(evidence={"trainings": 34})
+    assert "evidence.trainings is 34" in said
+    assert "at least 35" in said
 
 
 def test_a_limit_of_seconds_is_held_by_what_the_dry_round_takes() -> None:

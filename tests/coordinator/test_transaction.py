@@ -317,6 +317,12 @@ class Mirrored(History):
         super().end_audit(round_, name, why, at)
         self.step(lambda t, row: t.end_audits(row))
 
+    def delete(self, at: str | None = None) -> None:
+        self.pass_time(self.shape.retention or 0)
+        super().delete(at)
+        for _ in range(2):  # it is said once
+            self.step(lambda t, row: t.models_deleted(row))
+
     def end(self, state: State = State.CLOSED, reason: str = "", **changes: Any) -> None:
         self.pass_time()
         super().end(state, reason, **changes)

@@ -263,7 +263,7 @@ def test_a_full_target_of_a_backup_is_not_the_databases_fault(
     monkeypatch.setattr("coordinator.backup._copy_database", full)
     database = Database(folder.database_url(folder.config()))
     with pytest.raises(FolderError, match="has no space left for the backup"):
-        write_backup(folder, database, tmp_path / "b.tar", Retention(0, True), 0)
+        write_backup(folder, database, tmp_path / "b.tar", lambda market: Retention(0, True), 0)
     assert not list(tmp_path.glob("*b.tar*"))
     database.close()
 

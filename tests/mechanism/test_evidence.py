@@ -278,7 +278,7 @@ def test_a_figure_passes_up_to_its_threshold_and_not_a_millionth_beyond(
 
 def test_every_fault_of_training_is_named_and_no_other() -> None:
     faults = {"norm": 0, "alignment": 0, "novelty": 7_000_000, "improvement": -600_000}
-    words = {"norm": "length", "alignment": "cosine", "novelty": "deviations", "improvement": "untrained"}
+    words = {"norm": "length", "alignment": "pulls", "novelty": "deviations", "improvement": "gains"}
     everything = only(measured("a", **faults)).verdicts[-1].explanation
     assert all(word in everything for word in words.values())
     for name, value in faults.items():
@@ -450,12 +450,28 @@ def test_models_of_one_digest_are_copies_whatever_was_measured() -> None:
 
 def test_the_distinct_samples_are_told_by_a_line_and_are_enough_without_one() -> None:
     assert only(measured("a", extra=400_000)).distinct_micro == MICRO
-    line = replace(EVIDENCE, distinct=QualityMap(only_at(EXTRA, -NANO), NANO))
-    for extra, distinct in ((0, MICRO), (400_000, 600_000), (2 * MICRO, 0), (-MICRO, MICRO)):
+    by_extra = QualityMap((*only_at(EXTRA, NANO), 0, 0), NANO)
+    line = replace(EVIDENCE, distinct=(by_extra,))
+    for extra, distinct in ((0, MICRO), (200_000, 833_333), (150_000, 869_565), (-MICRO, MICRO)):
         found = assess(line, [measured("a", extra=extra)])[0]
         assert found.distinct_micro == distinct
         assert Fraction(found.verdicts[4].figures["distinct"]) == Fraction(distinct, MICRO)
+        assert ("of the distinct samples" in found.verdicts[4].explanation) == (distinct < MICRO)
     assert EvidenceModel.from_record(json.loads(canonical_bytes(line.record()))) == line
+
+
+def test_of_several_lines_the_one_by_which_samples_are_seen_most_often_counts() -> None:
+    nothing = (0,) * len(EVIDENCE.degree.weights)
+    by_straying, by_norm = (QualityMap((*nothing, *own), 0) for own in ((NANO, 0), (0, NANO)))
+    line = replace(EVIDENCE, distinct=(by_straying, by_norm))
+    for straying, norm, distinct in (
+        (1_250_000, MICRO, 800_000),
+        (MICRO, 1_200_000, 833_333),
+        (0, 900_000, MICRO),
+    ):
+        assert assess(line, [measured("a", straying=straying, norm=norm)])[0].distinct_micro == distinct
+    with pytest.raises(FieldError, match="17 lines'; expected at most 16"):
+        replace(EVIDENCE, distinct=(by_norm,) * 17)
 
 
 def test_a_copy_of_what_fails_alone_is_of_no_cluster() -> None:
@@ -561,8 +577,8 @@ def test_coefficients_that_do_not_fit_one_another_are_refused() -> None:
         lambda r: r["likeness"].update(link=0),
         lambda r: r["likeness"].pop("link"),
         lambda r: r.pop("likeness"),
-        lambda r: r.update(distinct=[]),
-        lambda r: r.update(distinct={"weights": [1], "intercept": 0}),
+        lambda r: r.update(distinct=None),
+        lambda r: r.update(distinct=[{"weights": [1], "intercept": 0}]),
         lambda r: r.pop("distinct"),
         lambda r: r["thresholds"].update(norm_low=True),
         lambda r: r["thresholds"].update(claim_band=-1),
@@ -683,7 +699,7 @@ def test_figures_are_decimals_without_a_superfluous_digit(micro: int, text: str)
 
 
 def test_the_arithmetic_has_the_name_and_the_levels_that_ledgers_know_it_by() -> None:
-    assert ARITHMETIC == "strata-and-screens/half-even-micro-v5"
+    assert ARITHMETIC == "strata-and-screens/half-even-micro-v6"
     assert [*map(str, EXCESS_LEVELS)] == ["0", "1/2", "1", "3/2", "2", "3", "5"]
     assert NANO == 10**9
     assert KEPT_BROADCASTS == 8
@@ -727,7 +743,7 @@ def test_what_was_not_measured_stands_as_nothing_in_the_record() -> None:
     assert Measurement("a", "00" * 32, Fraction(1, 3), 4, 5, fault="late").record() == {
         "participant_id": "a", "model_sha256": "00" * 32, "claimed_degree": "1/3", "order": 4, "samples": 5,
         "fault": "late", "features": [], "norm": 0, "alignment": 0, "novelty": 0, "improvement": 0,
-        "echo_distance": 0, "echo_cosine": 0, "nearest_broadcast": "", "twins": [], "harm": None,
+        "echo_distance": 0, "echo_cosine": 0, "straying": 0, "nearest_broadcast": "", "twins": [], "harm": None,
         "scores": {},
     }  # fmt: skip
     assert Measurement("a", "00" * 32, Fraction(0), 0, 0).fault == ""

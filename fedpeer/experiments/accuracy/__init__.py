@@ -2,6 +2,7 @@
 
 tasks       the workloads, their data, strata and recipes
 trial       one start: shadows, participants of foreign mixes, what was estimated
+private     the same where models have noise, by epsilon
 results     mean error, rank and coverage, beside what is expected
 """
 

@@ -1,6 +1,7 @@
 """The tasks that accuracy is measured on: each a workload with data, strata and a recipe.
 
     digits             digits-cnn on 8 x 8 images, labels as strata
+    digits-mlp         a perceptron on the same, labels
     fashion-mnist      fashion-mnist-cnn, labels
     fashion-resnet     a residual network with group normalisation on Fashion-MNIST, labels
     flights-mlp        carriers of flights by a table's columns, a perceptron, labels
@@ -206,6 +207,12 @@ def _flights_model(target: str, hidden: tuple[int, ...]) -> Callable[[], Workloa
 TASKS: Mapping[str, AccuracyTask] = {
     "digits": AccuracyTask(
         lambda: CnnWorkload("digits-cnn"), _images("digits"), _recipe(5, 20, "0.003", 150), 1
+    ),
+    "digits-mlp": AccuracyTask(
+        lambda: TorchWorkload(lambda: nn.Sequential(nn.Flatten(), *perceptron(64, 10)), classes=10),
+        _images("digits"),
+        _recipe(5, 20, "0.003", 150),
+        1,
     ),
     "fashion-mnist": AccuracyTask(
         lambda: CnnWorkload("fashion-mnist-cnn"), _images("fashion-mnist"), _recipe(5, 64, "0.001", 500), 3

@@ -119,7 +119,7 @@ class Observed:
         left = {True: count, False: flawed_count(count)}
         pairs = []
         for plan, each in zip(self.plans, self.seen, strict=True):
-            if plan.anchor is None and left[plan.sound]:
+            if (plan.sound or plan.flawed) and left[plan.sound]:
                 left[plan.sound] -= 1
                 pairs.append((plan, each))
         plans, seen = zip(*pairs, strict=True)

@@ -13,10 +13,14 @@ from typing import Any
 import numpy as np
 
 from fedpeer import extensions
+from fedpeer.evidence.measuring import Ensemble
 from fedpeer.experiments.accuracy.trial import drawn
 from fedpeer.experiments.arena.setting import Population, Trader
 from fedpeer.learning.samples import Samples
 from fedpeer.learning.strata import Codes
+from fedpeer.learning.workloads.protocol import Workload
+from mechanism.evidence import EvidenceModel
+from mechanism.settlement import MICRO
 
 Model = Mapping[str, Any]
 
@@ -46,6 +50,27 @@ class Entry:
     head: int | None = 0
 
 
+@dataclass(frozen=True, eq=False)
+class OwnEvidence:
+    """What an attacker knows of the evidence: shadows of its own, and the map that the round before had.
+
+    A settled round's maps are public, but not D_c nor the maps from updates: it takes its own for those.
+    """
+
+    ensemble: Ensemble
+    opened: EvidenceModel | None
+
+    def read(self, model: Model, weight: float) -> tuple[float, bool]:
+        """The degree, by its own map and, so much of it, the opened one; and whether its own screens let it pass."""
+        found = self.ensemble.measure(model)
+        degree = found.degree_micro
+        if self.opened is not None:
+            known = self.opened.degree
+            other = known.degree_of(known.regressors(found.features.tolist()))
+            degree = round((1 - weight) * degree + weight * other)
+        return degree / MICRO, not found.failed
+
+
 @dataclass(frozen=True)
 class Position:
     """What an attacker knows and has in one round.
@@ -59,6 +84,7 @@ class Position:
         models: every honest trader's model.
         round: 1..T.
         spoilt_peer: whether its peer of the round before had a worse degree than the median.
+        evidence: makes evidence of its own, on data of its own, with the map that was opened last.
     """
 
     population: Population
@@ -72,6 +98,7 @@ class Position:
     round: int
     spoilt_peer: bool
     generator: np.random.Generator
+    evidence: "Callable[[], OwnEvidence]"
 
     @property
     def full_effort(self) -> Fraction:
@@ -100,9 +127,20 @@ class Attack:
     needs_history: bool = False
 
 
-def blended(start: Model, model: Model, factor: float) -> Model:
-    """start + factor * (model - start), each tensor in its own type."""
-    return {n: (start[n] + factor * (model[n] - start[n])).astype(start[n].dtype) for n in start}
+def blended(workload: Workload, start: Model, model: Model, factor: float) -> Model:
+    """start + factor * (model - start) of what training moves, each tensor in its own type.
+
+    Buffers are the model's: a running variance that is led beyond it can be negative, and nothing is finite then.
+    """
+    moved = {
+        n: (start[n] + factor * (model[n] - start[n])).astype(start[n].dtype) for n in workload.trainable
+    }
+    return {**model, **moved}
+
+
+def _led(position: Position, factor: float) -> Model:
+    """The model without effort, so much of the way that training went."""
+    return blended(position.population.workload, position.start, position.idle, factor)
 
 
 def noisy(position: Position, model: Model, factor: float) -> Model:
@@ -137,7 +175,7 @@ def _handful_cost(position: Position) -> float:
 
 
 def _last_step(position: Position) -> Model:
-    return blended(position.start, position.history[-1], -1.0)
+    return blended(position.population.workload, position.start, position.history[-1], -1.0)
 
 
 def _handful(position: Position) -> Model:
@@ -252,9 +290,9 @@ def _attacks() -> list[Attack]:
             "last-step-noise", lambda p: p.alone(noisy(p, _last_step(p), _NOISE)), free, needs_history=True
         ),
         Attack("random", lambda p: p.alone(p.population.workload.build(10_000 + p.round)), free),
-        Attack("pulled-back", lambda p: p.alone(blended(p.start, p.idle, 0.5)), free),
-        Attack("scaled", lambda p: p.alone(blended(p.start, p.idle, 2.0)), free),
-        Attack("sign-flipped", lambda p: p.alone(blended(p.start, p.idle, -1.0)), free),
+        Attack("pulled-back", lambda p: p.alone(_led(p, 0.5)), free),
+        Attack("scaled", lambda p: p.alone(_led(p, 2.0)), free),
+        Attack("sign-flipped", lambda p: p.alone(_led(p, -1.0)), free),
         Attack("copy", lambda p: p.alone(_best_peer(p)), free),
         Attack("copy-noise", lambda p: p.alone(noisy(p, _best_peer(p), _NOISE)), free),
         Attack("colluders-2", _colluders(2), free, heads=2),

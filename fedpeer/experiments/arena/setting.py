@@ -54,7 +54,7 @@ _PENALTY, _STAKE = Decimal(4), MICRO // 2
 _TEST_SAMPLES = 1_000
 
 #: Tasks that are traded.
-ARENA_TASKS = ("digits", "fashion-mnist", "flights-mlp")
+ARENA_TASKS = ("digits", "fashion-mnist", "flights-mlp", "text-head")
 
 
 @dataclass(frozen=True)
@@ -108,6 +108,7 @@ class Population:
     pool: Samples
     pool_codes: Codes
     test: Samples
+    test_codes: Codes
     terms: Terms
     traders: tuple[Trader, ...]
     generator: np.random.Generator = field(compare=False)
@@ -126,8 +127,12 @@ class Population:
 
     def samples(self, mix: LabelMix, generator: np.random.Generator | None = None) -> Samples:
         """A round's samples at `mix`, drawn from the pool."""
-        generator = self.generator if generator is None else generator
-        return self.pool.select(drawn(self.pool_codes, mix.counts, generator))
+        return self.drawn(mix, self.generator if generator is None else generator)[0]
+
+    def drawn(self, mix: LabelMix, generator: np.random.Generator) -> tuple[Samples, Codes]:
+        """Such samples, and the stratum of each."""
+        rows = drawn(self.pool_codes, mix.counts, generator)
+        return self.pool.select(rows), self.pool_codes[rows]
 
     def goodness(self, weights: Weights) -> float:
         """Of a global model on the test samples: its accuracy; without classes the share of an untrained model's loss
@@ -156,7 +161,7 @@ def make_population(setting: ArenaSetting, seed: int) -> Population:
         parts.strata,
         task.strata_are_classes,
     )
-    test, held = _held_out(setting.dataset, parts, seed)
+    test, test_codes, held = _held_out(setting.dataset, parts, seed)
     rows = np.arange(len(parts.pool) - held)
     generator = np.random.default_rng([seed, 1])
     reference = evidence.reference
@@ -182,16 +187,19 @@ def make_population(setting: ArenaSetting, seed: int) -> Population:
     )
     terms = _terms(reference, recipe, setting, seed, evidence.workload.build(seed))
     pool = parts.pool.select(rows)
-    return Population(seed, evidence, pool, parts.pool_codes[rows], test, terms, traders, generator)
+    pool_codes = parts.pool_codes[rows]
+    return Population(seed, evidence, pool, pool_codes, test, test_codes, terms, traders, generator)
 
 
-def _held_out(dataset: str, parts: Parts, seed: int) -> tuple[Samples, int]:
-    """The test samples, and how many of them are the pool's last: the images' own test set, else a part of the pool."""
+def _held_out(dataset: str, parts: Parts, seed: int) -> tuple[Samples, Codes, int]:
+    """The test samples, their strata, and how many of them are the pool's last: the images' own test set, else a part
+    of the pool."""
     if dataset not in FOR_DATASET:
         rows = np.arange(len(parts.pool) - _TEST_SAMPLES, len(parts.pool))
-        return parts.pool.select(rows), _TEST_SAMPLES
+        return parts.pool.select(rows), parts.pool_codes[rows], _TEST_SAMPLES
     test = of_labelled(load_splits(dataset, seed=seed).test)
-    return test.select(np.arange(min(len(test), _TEST_SAMPLES))), 0
+    test = test.select(np.arange(min(len(test), _TEST_SAMPLES)))
+    return test, test.targets, 0
 
 
 def _start(

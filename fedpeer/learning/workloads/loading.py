@@ -36,7 +36,14 @@ from fedpeer.extras import missing
 from fedpeer.learning.errors import LearningError, ModelError, WorkloadError
 from fedpeer.learning.samples import Samples, Weights
 from fedpeer.learning.workers import begin_worker
-from fedpeer.learning.workloads.protocol import HasGradients, Judged, NewWeights, Workload, check_layout
+from fedpeer.learning.workloads.protocol import (
+    HasGradients,
+    Judged,
+    NewWeights,
+    Workload,
+    check_layout,
+    trains_dp_sgd,
+)
 from mechanism.errors import kind_of
 from mechanism.terms import Recipe
 
@@ -306,7 +313,7 @@ class IsolatedWorkload:
         self._source = source
         self._lock = threading.RLock()
         self._pool: ProcessPoolExecutor | None = None
-        self.classes, self.trainable, self._gradients = self._call("describe")
+        self.classes, self.trainable, self.dp_sgd, self._gradients = self._call("describe")
 
     def build(self, seed: int) -> NewWeights:
         return cast("NewWeights", self._call("build", seed))
@@ -354,7 +361,8 @@ def _answer(source: WorkloadSource, method: str, arguments: tuple[Any, ...]) -> 
     """In the child: what the workload says; its mistakes as sentences, which travel where exceptions may not."""
     workload = source.load()
     if method == "describe":
-        return workload.classes, workload.trainable, isinstance(workload, HasGradients)
+        gradients = isinstance(workload, HasGradients)
+        return workload.classes, workload.trainable, trains_dp_sgd(workload), gradients
     with calling(f"{source.factory} in {method}"):
         found = getattr(workload, method)(*arguments)
         if odd := _oddness(workload, method, arguments, found):

@@ -18,7 +18,11 @@ import numpy.typing as npt
 
 from fedpeer.learning.errors import ModelError
 from fedpeer.learning.samples import Samples, Weights
+from mechanism.privacy import noised
 from mechanism.terms import Recipe
+
+#: Tells the seed of a shadow's noise from that of its training.
+_NOISE = 1
 
 #: Tensors by name, new ones.
 NewWeights = dict[str, npt.NDArray[Any]]
@@ -77,6 +81,17 @@ class HasGradients(Protocol):
         """The root mean square of the mean loss's gradient, of each trainable tensor, in training mode and float64."""
 
 
+@runtime_checkable
+class HasDpSgd(Protocol):
+    """A workload whose `train` follows a recipe with the privacy method "dp-sgd"."""
+
+    dp_sgd: bool
+
+
+def trains_dp_sgd(workload: Workload) -> bool:
+    return isinstance(workload, HasDpSgd) and workload.dp_sgd
+
+
 def train_told(
     workload: Workload,
     weights: Weights,
@@ -97,8 +112,21 @@ def train_told(
 def train_all(
     workload: Workload, weights: Weights, samples: Sequence[Samples], recipe: Recipe, seeds: Sequence[int]
 ) -> list[NewWeights]:
-    """One model a data set."""
-    return [workload.train(weights, part, recipe, seed) for part, seed in zip(samples, seeds, strict=True)]
+    """One model a data set, each as a participant would send it: with the noise of the recipe's privacy.
+
+    That noise follows from the seed: it makes a model like a participant's and hides nothing.
+    """
+    return [train_sent(workload, weights, part, recipe, s) for part, s in zip(samples, seeds, strict=True)]
+
+
+def train_sent(
+    workload: Workload, weights: Weights, samples: Samples, recipe: Recipe, seed: int
+) -> NewWeights:
+    """As `train_all`, of one data set."""
+    made = workload.train(weights, samples, recipe, seed)
+    if recipe.privacy is None or recipe.privacy.method != "update":
+        return made
+    return noised(weights, made, recipe.privacy, np.random.default_rng([seed, _NOISE]))
 
 
 def loss_and_accuracy(

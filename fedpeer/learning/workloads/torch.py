@@ -12,6 +12,7 @@ import copy
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -20,6 +21,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from fedpeer.learning.dp_sgd import PrivateSteps
 from fedpeer.learning.errors import DataError, ModelError
 from fedpeer.learning.models import as_array
 from fedpeer.learning.optimizers import optimizer_of
@@ -82,6 +84,7 @@ class TorchWorkload:
     ) -> None:
         if isinstance(loss, str) and loss not in LOSSES:
             raise ModelError(f"there is no loss {loss!r}; expected a function, or one of {', '.join(LOSSES)}")
+        self.dp_sgd = True
         self._factory = factory
         self._loss: Loss = LOSSES[loss] if isinstance(loss, str) else loss
         self.classes = classes
@@ -123,6 +126,9 @@ class TorchWorkload:
             raise DataError(f"training on {len(samples)} samples; expected at least 2")
         module = self._at(weights).train()
         inputs, targets = self._tensors_of(module, samples)
+        if recipe.privacy is not None and recipe.privacy.method == "dp-sgd":
+            self._train_privately(module, inputs, targets, recipe, seed, on_epoch)
+            return self._weights(module)
         # Only now: the optimizer lays the parameters out anew, so nothing may move them afterwards.
         optimizers = [optimizer_of(group, recipe) for group in _by_type(module)]
         with _alone(seed):
@@ -135,6 +141,24 @@ class TorchWorkload:
                 if on_epoch is not None:
                     on_epoch(epoch)
         return self._weights(module)
+
+    def _train_privately(
+        self,
+        module: nn.Module,
+        inputs: torch.Tensor | dict[str, torch.Tensor],
+        targets: torch.Tensor,
+        recipe: Recipe,
+        seed: int,
+        on_epoch: Callable[[int], None] | None,
+    ) -> None:
+        with _alone(seed):
+            steps = PrivateSteps(module, recipe, len(targets), seed)
+            for epoch in range(1, recipe.epochs + 1):
+                for rows in steps.batches():
+                    steps.step(rows, partial(self._mean_loss, _rows(inputs, rows), targets[rows]))
+                if on_epoch is not None:
+                    on_epoch(epoch)
+            steps.close()
 
     def judge(self, weights: Weights, samples: Samples) -> Judged:
         module = self._at(weights).eval()
@@ -163,6 +187,14 @@ class TorchWorkload:
             for name, p in module.named_parameters()
             if p.requires_grad
         }
+
+    def module_at(self, weights: Weights) -> nn.Module:
+        """A module of one's own at `weights`, for a training loop of one's own."""
+        return self._at(weights, shared=False)
+
+    def weights_of(self, module: nn.Module) -> NewWeights:
+        """What of such a module travels."""
+        return self._weights(module)
 
     def __getstate__(self) -> dict[str, Any]:
         """The module is made again where the workload arrives."""
@@ -222,6 +254,11 @@ class TorchWorkload:
         self, module: nn.Module, inputs: torch.Tensor | dict[str, torch.Tensor], targets: torch.Tensor
     ) -> torch.Tensor:
         return self._per_sample(self._outputs(module, inputs), targets)
+
+    def _mean_loss(
+        self, inputs: torch.Tensor | dict[str, torch.Tensor], targets: torch.Tensor, module: nn.Module
+    ) -> torch.Tensor:
+        return self._losses(module, inputs, targets).mean()
 
     def _per_sample(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         losses = self._loss(outputs, targets)

@@ -24,6 +24,7 @@ Of each task:
                   their times
     end           what is not settled is refunded, only where the task is cancelled; stakes are released,
                   and what is held for audits, or lost by who has failed one
+    deletion      of submitted models, once, after the end, not before the time that the terms promise to keep them
 
 Of the log:
 
@@ -70,6 +71,7 @@ __all__ = ["Counts", "Replay", "ReplayError", "Taken"]
 _HANDLERS: Mapping[str, Callable[[World, Entry, Mapping[str, Any]], None]] = {
     "terms": states.terms,
     "transition": states.transition,
+    "deletion": states.deletion,
     "selection": states.selection,
     "closing": rounds.closing,
     "enrolment": keys.enrolment,
@@ -175,9 +177,12 @@ class Replay:
         """Tasks that have not ended, and their states."""
         return {name: str(task.state or "") for name, task in sorted(self._world.tasks.items())}
 
-    def unmet(self) -> list[str]:
-        """Ids of entries that openings were given for and that were not fed."""
-        return sorted(self._world.openings)
+    def unmet(self) -> tuple[list[str], list[str]]:
+        """Ids of entries that openings were given for and that were not fed: those that cannot come any more, since
+        their task has ended, and those that may, as in an older copy."""
+        left = sorted(self._world.openings)
+        never = [name for name in left if name.partition("/")[0] in self._world.ended]
+        return never, [name for name in left if name not in never]
 
     def finish(self) -> None:
         """Raises ReplayError where the entries end inside what is written in one transaction."""

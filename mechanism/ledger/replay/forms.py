@@ -69,6 +69,7 @@ _RUN = {"number": _NUMBER, "at": _TEXT}
 _FORMS: Mapping[str, Mapping[str, _Form]] = {
     "terms": {**_TASK, **_PIECE},
     "transition": {**_ROUND, "state": _TEXT, "at": _TEXT, "reason": _TEXT},
+    "deletion": {**_TASK, "at": _TEXT},
     "selection": {**_TASK, **_PART, "participants": _LIST, "participants_sha256": _DIGEST},
     "closing": {**_ROUND, **_PART, "at": _TEXT, "absent": _LIST},
     "enrolment": {"participant_id": _TEXT, "public_key": _TEXT},

@@ -13,12 +13,10 @@ from mechanism.terms import Terms, identifier
 
 def check_price(world: World, published: Terms) -> None:
     """That a credit has one price in a log: it is one credit, whichever task has paid it."""
-    if published.price is None and world.price is not None:
-        raise Wrong(f"the terms have no price, and a credit of this log has one: {world.price}")
     if world.price is None:
         world.price = published.price
     elif published.price != world.price:
-        raise Wrong(f"the price is {published.price}; in this log it is {world.price}")
+        raise Wrong(f"the price of a credit is {published.price or 'none'}; in this log it is {world.price}")
 
 
 def funding(world: World, entry: Entry, body: Mapping[str, Any]) -> None:

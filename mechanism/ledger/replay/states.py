@@ -103,6 +103,23 @@ def transition(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
     elif state.final:
         del world.tasks[task.id]
         world.ended.add(task.id)
+        if task.terms.schedule.retention_seconds is not None:
+            world.retained[task.id] = moment(at) + task.terms.schedule.retention_seconds
+
+
+def deletion(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
+    name, at = body["task_id"], body["at"]
+    same(entry, events.deletion(name, at))
+    until = world.retained.get(name)
+    if until is None:
+        why = "promised no deletion, or had one" if name in world.ended else "has not ended"
+        raise Wrong(f"submitted models of {name!r:.80} are deleted, which {why}")
+    if moment(at) < until:
+        raise Wrong(
+            f"submitted models of {name} are deleted at {at}; the terms promise to keep them until "
+            f"{events.timestamp(until)}"
+        )
+    del world.retained[name]
 
 
 def selection(world: World, entry: Entry, body: Mapping[str, Any]) -> None:

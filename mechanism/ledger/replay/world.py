@@ -300,6 +300,8 @@ class World:
         check_signatures: whether the signatures of statements are checked.
         openings: those that are at hand, by entry id; the ones that are met are taken out.
         tasks: those that have not ended; ended: the names of the others.
+        retained: of ended tasks that promise to delete what was submitted, and have not, from when on they may; seconds
+            since the epoch.
         pieces: parts of terms that are not whole yet; they are published in one transaction.
         transaction: the one that is not complete.
         keys: those that count, by participant and fingerprint; enrolled: ids of all enrolments.
@@ -320,6 +322,7 @@ class World:
     counts: Counts = field(default_factory=Counts)
     tasks: dict[str, Task] = field(default_factory=dict)
     ended: set[str] = field(default_factory=set)
+    retained: dict[str, int] = field(default_factory=dict)
     pieces: list[Entry] = field(default_factory=list)
     transaction: Transaction | None = None
     keys: dict[str, dict[str, ec.EllipticCurvePublicKey]] = field(default_factory=dict)

@@ -351,6 +351,12 @@ def test_models_are_needed_while_their_task_runs_and_for_a_time_after(store: Mar
     ended = {digest(text) for text in ("last of old", "start of old", "result of old", "ann's in old")}
     assert store.referenced_models(Retention(100.0, unfetched=False)) == running | ended
     assert store.referenced_models(Retention(100.5, unfetched=False)) == running
+    sent = {digest("ann's in old")}
+    assert store.sent_models("old") == sent
+    held = Retention(100.5, unfetched=False, held=frozenset({"old"}))
+    assert store.referenced_models(held) == running | sent, "longer than everything else of the task"
+    due = Retention(100.0, unfetched=False, due=frozenset({"old"}))
+    assert store.referenced_models(due) == (running | ended) - sent, "sooner than everything else of the task"
 
 
 def test_the_model_that_a_task_ended_with_is_kept_until_it_is_fetched(store: MarketStore) -> None:

@@ -203,8 +203,8 @@ def test_honest_participants_of_one_label_are_scored_and_read_as_such(scene: Sce
     found = scene.assess(
         **{f"only{label}": train(scene.start, part, RECIPE, label) for label, part in enumerate(samples)}
     )
-    # Shadows of one label are few, so these are refused more often than the rate says (docs/evidence.md): up to two of
-    # ten on some processors. It is not about the kind.
+    # Where no shadow of its half is of a label alone, little is known of who has nothing else: of 310 such participants
+    # seven were refused (docs/evidence.md), all of one label a start.
     refused, cut = [], []
     for label in range(10):
         assessment = found[f"only{label}"]
@@ -216,7 +216,7 @@ def test_honest_participants_of_one_label_are_scored_and_read_as_such(scene: Sce
         assert set(failed(assessment)) <= {"claim", "contribution", "samples"}
         if "samples" in failed(assessment):
             cut.append(assessment)
-    assert len(refused) <= 3, refused
+    assert len(refused) <= 1, refused
     assert len(cut) <= 1, cut
 
 

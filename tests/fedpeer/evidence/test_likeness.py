@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from fedpeer.evidence.likeness import fit_pull, mix_of
+from fedpeer.evidence.mix_lines import lines_and_rest
 from fedpeer.evidence.sketch import Array, directions
 
 pytestmark = pytest.mark.arithmetic
@@ -35,6 +36,19 @@ def test_a_mix_in_common_is_no_likeness_and_samples_in_common_are() -> None:
     np.testing.assert_allclose(one @ one, 1)
 
 
+def test_few_shadows_tell_a_pull_that_bends_with_what_else_a_model_has() -> None:
+    """As from a fresh start: what is learnt of a stratum hangs on the others that a model has."""
+    generator = np.random.default_rng(3)
+    mixes = generator.dirichlet(np.full(STRATA, 1.0), 32 + 80)
+    pulls = np.random.default_rng(8).normal(size=(STRATA**2, WIDTH))
+    pairs = np.sqrt(np.einsum("ni,nj->nij", mixes, mixes)).reshape(len(mixes), -1)
+    models = pairs @ pulls + noise(len(mixes), generator) / 2
+    pull, _ = fit_pull(models[:32], mixes[:32], np.arange(32) % 2)
+    left = pull.left(models[32:], mixes[32:])
+    # A pull that is linear in the shares and their square roots leaves 0.108.
+    assert np.abs(left @ left.T)[np.triu_indices(80, 1)].mean() < 0.09
+
+
 def test_pairs_of_different_halves_have_in_common_what_two_participants_have() -> None:
     """Shadows of a half share samples, which pull them the same way; participants share none with anybody."""
     gaps = []
@@ -59,3 +73,14 @@ def test_estimated_shares_become_a_distribution() -> None:
     found = mix_of(np.array([[0.5, -0.2, 1.5], [0.0, 0.0, -1.0]]))
     np.testing.assert_allclose(found[0], [0.25, 0, 0.75])
     np.testing.assert_allclose(found[1], 0)
+
+
+def test_of_a_mix_that_no_shadow_has_less_is_known() -> None:
+    generator = np.random.default_rng(2)
+    mixes = generator.dirichlet(np.full(STRATA, 2.0), SHADOWS)
+    mixes[:20] = np.eye(STRATA)[1]
+    lines, _ = lines_and_rest(vectors(mixes, noise(SHADOWS, generator)), mixes)
+    seen, unseen = lines.unknown(np.eye(STRATA)[[1, 3]])
+    assert 0 < seen < 0.2
+    assert unseen > 2 * seen
+    np.testing.assert_allclose(lines(mixes[:1])[0], vectors(mixes[:1], np.zeros((1, WIDTH)))[0], atol=1)

@@ -1,12 +1,25 @@
 """Shadow plans."""
 
+from dataclasses import replace
+from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from fedpeer.evidence.planning import later_shadows, most_shadows, plan_shadows, scarcity, trainings
+from fedpeer.evidence.planning import (
+    BY_RECIPE,
+    CALM_FAMILIES,
+    calmer,
+    later_shadows,
+    most_shadows,
+    plan_shadows,
+    repeated_count,
+    scarcity,
+    trainings,
+)
 from fedpeer.learning.strata import balanced_halves, reference_over
+from mechanism.terms import Recipe
 
 CODES = np.random.default_rng(1).permutation(np.repeat(np.arange(5), [40, 40, 60, 20, 40]))
 REFERENCE = reference_over(CODES, 5)
@@ -77,7 +90,7 @@ def test_anchors_are_of_one_mix_and_half_and_of_other_samples_or_the_same() -> N
 
 
 def test_flawed_shadows_look_balanced_by_their_targets_or_repeat_a_handful() -> None:
-    flawed = [plan for plan in plans() if not plan.sound and plan.anchor is None]
+    flawed = [plan for plan in plans() if plan.flawed]
     assert len(flawed) == 16
     for k, plan in enumerate(flawed):
         if k % 2:
@@ -115,3 +128,31 @@ def test_the_most_shadows_within_a_limit_of_trainings(limit: int, later: bool) -
 
 def test_later_rounds_have_half_the_shadows_but_never_fewer_than_a_fit_needs() -> None:
     assert [later_shadows(count) for count in (12, 17, 25, 100, 101)] == [12, 12, 13, 50, 51]
+
+
+def test_repeated_shadows_have_a_part_of_their_samples_as_often_as_it_takes() -> None:
+    repeated = [plan for plan in plans() if plan.repeated]
+    assert repeated_count(64) == 13
+    assert [plan.family for plan in repeated].count(BY_RECIPE) == 13
+    assert {family: [plan.family for plan in repeated].count(family) for family in CALM_FAMILIES} == {
+        2: 4,
+        3: 5,
+        4: 4,
+    }
+    assert {plan.half for plan in repeated} == {0, 1}
+    for plan in repeated:
+        assert len(plan.rows) == sum(plan.mix.counts)
+        assert (plan.rows == plan.targets_from).all()
+        assert len(np.unique(plan.rows)) <= round(0.85 * len(plan.rows))
+        assert not plan.sound
+        assert not plan.flawed
+
+
+def test_each_calm_family_is_trained_by_a_calmer_recipe() -> None:
+    recipe = Recipe("custom", 5, 20, "adam", Decimal("0.004"), 50)
+    assert calmer(recipe, 0) == calmer(recipe, BY_RECIPE) == recipe
+    made = [calmer(recipe, family) for family in CALM_FAMILIES]
+    assert [(r.epochs, r.batch_size, r.learning_rate) for r in made] == [
+        (5, 40, Decimal("0.004")), (5, 20, Decimal("0.003")), (4, 20, Decimal("0.004")),
+    ]  # fmt: skip
+    assert calmer(replace(recipe, epochs=1), 4).epochs == 1

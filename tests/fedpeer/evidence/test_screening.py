@@ -3,7 +3,16 @@
 import numpy as np
 import pytest
 
-from fedpeer.evidence.screening import SCORES, Figures, Tail, limit_at
+from fedpeer.evidence.observing import Observation
+from fedpeer.evidence.screening import (
+    SCORES,
+    Figures,
+    Tail,
+    Usual,
+    limit_at,
+    limit_at_worst,
+    limit_of_few_strata,
+)
 
 
 @pytest.mark.parametrize("rate", [0.2, 0.05, 0.01])
@@ -54,3 +63,35 @@ def test_every_score_is_larger_the_less_a_model_resembles_the_shadows() -> None:
         assert (figures.scores() > usual.scores()).tolist() == [i == place for i in range(len(SCORES))]
     doubled = Figures(2.0, 0.5, 2.0, 0.4, 1.0, 0.1, -1).scores()
     np.testing.assert_allclose(doubled[0], worse[0].scores()[0])
+
+
+def test_the_limit_is_that_of_the_group_in_which_it_is_the_greatest() -> None:
+    generator = np.random.default_rng(3)
+    scores, degrees = generator.normal(size=90), np.arange(90) / 100
+    scores[60:] += 4
+    shares = np.full((90, 4), 0.25)
+    assert limit_at_worst(scores, degrees) == limit_at(scores[60:], 0.01)
+    few = np.arange(3, 90, 9)
+    shares[few] = [0.97, 0.01, 0.01, 0.01]
+    assert limit_of_few_strata(scores, shares) == limit_at(scores[few], 0.01)
+
+
+def test_a_gain_is_held_against_what_shadows_of_the_same_strata_gain() -> None:
+    """The start knows stratum 2 well: who has nothing else gains little, and as much as is usual."""
+    generator = np.random.default_rng(4)
+    shares = generator.dirichlet(np.full(3, 0.5), 60)
+    usual_gains = np.array([1.0, 0.5, 0.1])
+
+    def seen(mix: np.ndarray, factor: float = 1.0) -> Observation:
+        gains = factor * np.where(mix > 0.05, usual_gains, -3.0)
+        vectors = {"update": generator.normal(size=8)}
+        return Observation(
+            np.zeros((3, 1), np.int64), vectors, np.zeros(4), gains, np.zeros((1, 1), np.float32)
+        )
+
+    usual = Usual.of([seen(mix) for mix in shares], shares, shares)
+    for stratum in range(3):
+        # What it seems to have is told with errors, and other strata lose much.
+        mix = np.where(np.arange(3) == stratum, 0.9, 0.05)
+        assert 0.8 < usual.improvement(seen(np.eye(3)[stratum]), mix) < 1.2
+        assert usual.improvement(seen(np.eye(3)[stratum], 0.1), mix) < 0.15

@@ -2,9 +2,10 @@
 
 import pytest
 
+from mechanism.ledger.verify import verify_ledger
 from tests.ledger_forgeries import FORGERIES, Forgery, cases_of, digest_of
 from tests.ledger_histories import SHAPES, played
-from tests.memory_source import MemorySource, audited
+from tests.memory_source import KEY, MemorySource, audited
 
 
 @pytest.mark.parametrize("forged", FORGERIES, ids=lambda one: one.name)
@@ -25,3 +26,42 @@ def test_there_are_enough_of_them_and_none_is_a_sound_history() -> None:
     assert len(FORGERIES) >= 15
     assert len(made) >= 200
     assert not made & {digest_of(played(shape).log.entries) for shape in SHAPES.values()}
+
+
+#: Forgeries of which the public ledger shows nothing in some cases: they are in what entries commit to.
+ONLY_OPENED = {
+    "evidence is of another validation set",
+    "evidence is of another start",
+    "twins are nobody",
+    "a likeness is said of one side alone or otherwise",
+    "the order of copies is turned round",
+    "evidence is about what nobody signed",
+    "evidence is not of this round or form",
+    "a verdict is not the one that the evidence gives",
+    "the evidence is changed and the verdicts left",
+    "a verdict says other words or figures than the evidence gives",
+    "evidence has a value of another type length or range",
+    "a verdict is about what nobody signed",
+    "under the papers rule something else than the claim counts",
+    "who sent nothing is judged otherwise",
+    "a dispute gives the fee back",
+    "a dispute cannot have been opened",
+    "an award is made up or left out",
+    "a number is none",
+    "a claim says what no claim can",
+    "evidence counts with what is no number",
+    "what computed the shadows is no text",
+    "an audit with features of other weights",
+    "an audit that the auditor did not make",
+    "a verdict that the audit does not give",
+}
+
+
+def test_every_other_forgery_is_seen_by_the_public() -> None:
+    unseen = {
+        forged.name
+        for forged in FORGERIES
+        for _, ledger in cases_of(forged)
+        if verify_ledger(MemorySource(ledger), KEY.verification_key).verified
+    }
+    assert unseen == ONLY_OPENED

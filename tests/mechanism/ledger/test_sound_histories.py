@@ -6,6 +6,7 @@ import pytest
 
 from mechanism.ledger import entries
 from mechanism.ledger.entry import Entry
+from mechanism.ledger.openings import Openings
 from mechanism.ledger.verify import Report, verify_ledger
 from mechanism.lifecycle import State
 from mechanism.price import Price
@@ -188,3 +189,15 @@ def test_a_price_may_be_said_after_tasks_without_one() -> None:
     task.play()
     history.log.pay_out(1, PRICE, task.people)
     verify(history.log.entries)
+
+
+def test_an_older_copy_is_verified_with_newer_openings_until_its_task_has_ended() -> None:
+    ledger = played(Shape(rounds=1)).log.entries
+    openings = MemorySource(ledger).openings
+    settled = next(i for i, e in enumerate(ledger) if e.id.endswith("/TRAINING")) + 1
+    older = verify_ledger(MemorySource(ledger[:settled]), KEY.verification_key, openings=openings)
+    assert older.verified, older.problems
+    assert older.unmet == len(openings.by_id) - 4  # the claims
+    more = Openings(None, {**openings.by_id, "task/round/2/evidence": {"salt": ""}})
+    late = verify_ledger(MemorySource(ledger), KEY.verification_key, openings=more)
+    assert [problem.place for problem in late.problems] == ["opening of task/round/2/evidence"]

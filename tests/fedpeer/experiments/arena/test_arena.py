@@ -13,6 +13,7 @@ import pytest
 from fedpeer.cli.arena import arena
 from fedpeer.cli.errors import CommandError
 from fedpeer.experiments.arena import ATTACKS, ArenaResult, ArenaSetting, run_arena
+from fedpeer.experiments.arena.compared import COMPARED_RULES
 from fedpeer.experiments.arena.results import bootstrap_interval
 from fedpeer.experiments.arena.running import arena_cells
 from fedpeer.experiments.arena.setting import Population, Trader, make_population
@@ -31,7 +32,7 @@ CHOSEN = (
 
 SETTING = ArenaSetting(
     dataset="digits",
-    rules=("verified", "paper", "leave_one_out"),
+    rules=("verified", "paper", "leave_one_out", *COMPARED_RULES),
     attacks=CHOSEN,
     participants=6,
     attackers=2,
@@ -121,6 +122,15 @@ def test_lies_pay_under_the_papers_rule(result: ArenaResult) -> None:
     assert broken["advantage"] < 0
 
 
+@pytest.mark.parametrize("rule", COMPARED_RULES)
+def test_rules_on_what_models_say_pay_a_copy_as_its_original(result: ArenaResult, rule: str) -> None:
+    copied, broken = result.attack(rule, "copy"), result.attack(rule, "nan")
+    assert copied is not None
+    assert broken is not None
+    assert copied["attacker"] > copied["honest"]
+    assert broken["attacker"] == 0
+
+
 def test_attacks_that_train_nothing_are_caught_and_cost_the_global_model_nothing(result: ArenaResult) -> None:
     for attack in ("echo", "echo-noise", "random", "sign-flipped", "copy", "nan", "late"):
         found = result.attack("verified", attack)
@@ -137,7 +147,7 @@ def test_the_second_submission_of_one_participant_changes_nothing(result: ArenaR
 
 def test_the_summary_has_the_promised_form(result: ArenaResult, tmp_path: Path) -> None:
     summary = json.loads(json.dumps(result.summary()))
-    assert set(summary["rules"]) == {"verified", "paper", "leave_one_out"}
+    assert set(summary["rules"]) == set(SETTING.rules)
     verified = summary["rules"]["verified"]
     assert {"attacker", "honest", "advantage", "ci", "caught"} <= set(verified["attacks"]["echo"])
     assert set(verified["degree"]) >= {"mae", "rank", "coverage"}
