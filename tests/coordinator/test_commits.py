@@ -161,7 +161,7 @@ async def test_a_step_that_came_after_the_stop_is_refused_and_not_taken(transact
 
 async def test_what_is_signed_covers_what_was_committed_before(transact: Transactions) -> None:
     def record(name: str) -> Callable[[Transaction], int]:
-        return lambda t: t._record(enrolment(name, private_key(name).public_key()))
+        return lambda t: t.record(enrolment(name, private_key(name).public_key()))
 
     assert [await transact(record(name)) for name in ("p000", "p001")] == [0, 1]
     assert await transact.read(lambda t: transact.covered(t, [0, 1])) == [None, None]

@@ -102,9 +102,9 @@ def test_a_flipped_byte_of_a_json_lines_file_is_found(ledgers: dict[str, Path], 
 
 def test_a_file_that_ends_early_or_goes_on_is_found(ledgers: dict[str, Path], tmp_path: Path) -> None:
     whole, path = ledgers["jsonl"].read_bytes(), tmp_path / "l.jsonl"
-    for end in range(0, len(whole), 97):
+    for end in range(0, len(whole) - 1, 97):  # without the last line end alone all is there
         path.write_bytes(whole[:end])
-        assert problem_of(path)
+        assert problem_of(path), (end, len(whole))
     path.write_bytes(whole + whole.splitlines(keepends=True)[1])
     assert problem_of(path)
 
