@@ -274,6 +274,12 @@ class Mirrored(History):
         assert index == len(self.log.entries) - 1
         assert self.step(lambda t, row: t.disputed(self.id, [name])) == {name: index}
 
+    def delete(self, at: str | None = None) -> None:
+        self.pass_time(self.shape.retention or 0)
+        super().delete(at)
+        self.step(lambda t, row: t.models_deleted(row))
+        self.step(lambda t, row: t.models_deleted(row))  # which is known by now
+
     def end(self, state: State = State.CLOSED, reason: str = "", **changes: Any) -> None:
         self.pass_time()
         super().end(state, reason, **changes)
