@@ -320,8 +320,8 @@ class Mirrored(History):
     def delete(self, at: str | None = None) -> None:
         self.pass_time(self.shape.retention or 0)
         super().delete(at)
-        for _ in range(2):  # it is said once
-            self.step(lambda t, row: t.models_deleted(row))
+        self.step(lambda t, row: t.models_deleted(row))
+        self.step(lambda t, row: t.models_deleted(row))  # which is known by now
 
     def end(self, state: State = State.CLOSED, reason: str = "", **changes: Any) -> None:
         self.pass_time()
