@@ -130,7 +130,7 @@ class _Front:
                 if not self.serving.done():
                     self.serving.set_result(None)
             code = await self._process.wait()
-            if not self.serving.done():
+            if not self.serving.done() and code > 0:  # and was not killed
                 raise ServeError(
                     f"front {self._number} ended with exit code {code} before it served; its own words are in this log"
                 )

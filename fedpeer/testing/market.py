@@ -405,6 +405,9 @@ def _terms(changes: Mapping[str, Any], rounds: int | None, participants: int, ta
         raise MarketTestError(
             f"the quorum is {quorum}, and there are {participants} participants; expected as many"
         )
+    peers = terms.get("rule", {}).get("peers")
+    if isinstance(peers, int) and peers >= participants:
+        terms = merged(terms, {"rule": {**terms["rule"], "peers": "all"}})  # of the task file's, who are more
     if "reference" not in terms and "data" not in terms:
         strata = _strata(task)
         terms["reference"] = [f"1/{strata}"] * strata

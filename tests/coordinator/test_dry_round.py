@@ -84,7 +84,7 @@ def test_a_task_that_can_be_scored_is_proved_and_says_how_long_its_evidence_take
     assert " LOOK AGAIN: it is odd." in replace(proof, doubts=("it is odd.",)).sentence()
     assert progress[0] == "training model 1 of 2"
     assert "measuring and settling a round of three" in progress
-    assert progress[-1] == "training shadow models: 48 of 48"
+    assert progress[-1] == "training shadow models: 60 of 60"
 
 
 def test_a_long_recipe_is_proved_by_a_shorter_round(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,17 +1,13 @@
 """A market whose shadows workers elsewhere train: its evidence is the one that it would have come to alone."""
 
-import json
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fedpeer.audit.sources import open_source
 from fedpeer.learning.arithmetic import arithmetic
 from fedpeer.testing import LocalMarket
-from mechanism.ledger.entries import joined
 from tests.chaos.test_worker_kills import placed
 from tests.integration.test_own_workload_market import COUNTS, MODULE, Own, rows
 
@@ -41,13 +37,11 @@ def played(folder: Path, paths: Path) -> dict[str, Any]:
     ) as market:
         market.run()
         market.verify()
-        state = market.coordinator.folder
-        with ExitStack() as resources:
-            source = open_source(state.database_url(state.config()), resources)
-            entries = [json.loads(entry) for entry in source.entries()]
-    parts = [entry["body"] for entry in entries if entry["kind"] == "evidence"]
-    found: dict[str, Any] = json.loads(joined([part["data"] for part in parts], parts[0]["sha256"]))["model"]
-    return found
+        openings = market.coordinator.operator(lambda operator: operator.openings())
+    (found,) = (
+        opening["model"] for name, opening in openings.by_id.items() if name.endswith("/round/1/evidence")
+    )
+    return dict(found)
 
 
 def test_a_market_with_workers_logs_the_evidence_of_one_without(

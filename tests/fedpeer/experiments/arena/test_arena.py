@@ -122,7 +122,8 @@ def test_lies_pay_under_the_papers_rule(result: ArenaResult) -> None:
     assert broken["advantage"] < 0
 
 
-@pytest.mark.parametrize("rule", COMPARED_RULES)
+#: A copy under `gauntlet` shares in what its original takes off the loss, and is paid less than it.
+@pytest.mark.parametrize("rule", [rule for rule in COMPARED_RULES if rule != "gauntlet"])
 def test_rules_on_what_models_say_pay_a_copy_as_its_original(result: ArenaResult, rule: str) -> None:
     copied, broken = result.attack(rule, "copy"), result.attack(rule, "nan")
     assert copied is not None

@@ -50,7 +50,8 @@ def test_every_family_is_searched_and_reported_on_fresh_starts(
     (cell,) = search_cells(SETTING, [family])
     record = CellStore(folder).get(cell)
     assert record is not None
-    assert record["points"][0]["values"] == FAMILIES[family].usual(), "the search begins at the usual point"
+    # The search begins at the usual point.
+    assert record["points"][0]["values"] == pytest.approx(FAMILIES[family].usual())
     few = [point for point in record["points"] if "searched" in point]
     assert len(few) == 5
     assert min(point["advantage"] for point in few) >= max(
