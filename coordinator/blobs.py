@@ -117,10 +117,13 @@ class BlobStore:
         names = {digest.hex() for digest in keep}
         freed = 0
         for path in self._folder.glob("??/*"):
-            found = path.stat()
-            if path.name.removesuffix(_SUFFIX) not in names and found.st_mtime < before:
-                freed += found.st_size
-                path.unlink()
+            with suppress(
+                FileNotFoundError
+            ):  # another sweep has it, or a file on its way has found its place
+                found = path.stat()
+                if path.name.removesuffix(_SUFFIX) not in names and found.st_mtime < before:
+                    path.unlink()
+                    freed += found.st_size
         return freed
 
     def _fresh(self, digest: bytes) -> Path:

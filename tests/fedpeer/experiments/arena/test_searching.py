@@ -1,8 +1,10 @@
 """Searches of families of attacks."""
 
 import json
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,18 +36,31 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(folder: Path) -> dict[str, Any]:
-    with local_executor(1) as executor:
-        return run_searches(SETTING, tuple(FAMILIES), CellStore(folder), executor)
+def found(folder: Path) -> Callable[[str], dict[str, Any]]:
+    """What the search of a family finds; each is searched once."""
+
+    @cache
+    def search(family: str) -> dict[str, Any]:
+        with local_executor(1) as executor:
+            return run_searches(SETTING, (family,), CellStore(folder), executor)
+
+    return search
+
+
+#: Searched in the default suite; the others take minutes.
+QUICK = ("identities", "length")
 
 
 @pytest.mark.arithmetic
 @pytest.mark.long
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family",
+    [family if family in QUICK else pytest.param(family, marks=pytest.mark.slow) for family in FAMILIES],
+)
 def test_every_family_is_searched_and_reported_on_fresh_starts(
-    found: dict[str, Any], folder: Path, family: str
+    found: Callable[[str], dict[str, Any]], folder: Path, family: str
 ) -> None:
-    of = found["families"][family]
+    of = found(family)["families"][family]
     assert of["evaluations"] == 8
     (cell,) = search_cells(SETTING, [family])
     record = CellStore(folder).get(cell)
@@ -71,9 +86,9 @@ def test_every_family_is_searched_and_reported_on_fresh_starts(
 @pytest.mark.arithmetic
 @pytest.mark.long
 def test_a_lie_pays_more_than_honesty_on_the_same_data_where_claims_are_believed(
-    found: dict[str, Any],
+    found: Callable[[str], dict[str, Any]],
 ) -> None:
-    assert found["families"]["length"]["rules"]["paper"]["same_advantage"] > 0
+    assert found("length")["families"]["length"]["rules"]["paper"]["same_advantage"] > 0
 
 
 def test_the_best_of_a_known_surface_is_found_within_the_budget() -> None:
@@ -131,13 +146,13 @@ def test_without_a_budget_the_usual_point_is_played(tmp_path: Path) -> None:
     assert of["rules"]["verified"]["units"] == 2
 
 
-@pytest.mark.usefixtures("found")
 @pytest.mark.arithmetic
 @pytest.mark.long
-def test_finished_searches_are_read(folder: Path, found: dict[str, Any]) -> None:
+def test_finished_searches_are_read(folder: Path, found: Callable[[str], dict[str, Any]]) -> None:
+    first = found("length")
     with ThreadPoolExecutor(1) as executor:
         again = run_searches(SETTING, ("length",), CellStore(folder), executor)
-    assert again["families"]["length"] == found["families"]["length"]
+    assert again["families"]["length"] == first["families"]["length"]
 
 
 def test_the_command_prints_what_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
