@@ -252,7 +252,8 @@ def measure_ledger(count: int, peers: int) -> None:
         tree = timed(grown, data)
         print(
             f"  verified whole, as an auditor, but statements' signatures: {taken:.1f} s, "
-            f"{taken / made * 1e6:.1f} us an entry, {taken / hashed:.1f} times hashlib; a million in {taken / hashed / 2:.0f} s where hashlib takes 0.5 s"
+            f"{taken / made * 1e6:.1f} us an entry, {taken / hashed:.1f} times hashlib; "
+            f"a million in {taken / hashed / 2:.0f} s where hashlib takes 0.5 s"
         )
         print(f"  hashlib entry by entry {hashed:7.2f} s   tree {tree:7.2f} s   ratio {tree / hashed:.2f}")
         del data
