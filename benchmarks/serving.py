@@ -26,8 +26,8 @@ from tests.integration.market import CONFIG, Client, make_folder, task_config
 #: Requests a second of one address: all clients enrol from this one.
 _BENCH_CONFIG = CONFIG + "requests_per_second = 1000\n"
 
-#: Enrolments that run at once.
-_ENROLLING = 10
+#: Enrolments that run at once, over one connection: fewer than the streams that the public port lets one have.
+_ENROLLING = 4
 
 
 def prepared(
