@@ -26,6 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fedpeer.evidence.regression import least_penalty
 from fedpeer.evidence.sketch import Array, directions
 
 #: Candidates of the ridge penalty, over the largest eigenvalue of the kernel's matrix.
@@ -67,15 +68,9 @@ def pull_of(vectors: Array, mixes: Array) -> Pull:
 def _fitted(vectors: Array, mixes: Array) -> tuple[Pull, Array]:
     """The map of the penalty with the least error, and the residuals of each without it."""
     values, axes = np.linalg.eigh(_kernel(mixes, mixes))
-    values, projected = np.maximum(values, 0), axes.T @ vectors
-    best, chosen, residuals = np.inf, 0.0, vectors
-    for penalty in _PENALTIES * values[-1]:
-        kept = values / (values + penalty)
-        leverage = (axes**2) @ kept
-        found = (vectors - axes @ (kept[:, None] * projected)) / np.maximum(1 - leverage, 1e-9)[:, None]
-        if (error := float(np.square(found).sum())) < best:
-            best, chosen, residuals = error, float(penalty), found
-    return Pull(mixes, axes @ (projected / (values + chosen)[:, None])), residuals
+    values = np.maximum(values, 0)
+    chosen, residuals = least_penalty(axes, values, vectors, _PENALTIES * values[-1])
+    return Pull(mixes, axes @ ((axes.T @ vectors) / (values + chosen)[:, None])), residuals
 
 
 def mix_of(shares: Array) -> Array:

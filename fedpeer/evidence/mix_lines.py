@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedpeer.evidence.regression import least_penalty
 from fedpeer.evidence.sketch import Array
 
 #: Candidates of the ridge penalty, over the largest squared singular value of x.
@@ -43,15 +44,9 @@ class MixLines:
 def lines_and_rest(vectors: Array, mixes: Array) -> tuple[MixLines, Array]:
     """The map of the penalty with the least error, and the residuals of each without it, (n, B)."""
     left, singular, right = np.linalg.svd(_basis(mixes), full_matrices=False)
-    squares, projected = singular**2, left.T @ vectors
-    best, chosen, residuals = np.inf, 0.0, vectors
-    for penalty in _PENALTIES * squares[0]:
-        kept = squares / (squares + penalty)
-        leverage = (left**2) @ kept
-        found = (vectors - left @ (kept[:, None] * projected)) / np.maximum(1 - leverage, 1e-9)[:, None]
-        if (error := float(np.square(found).sum())) < best:
-            best, chosen, residuals = error, float(penalty), found
-    coefficients = right.T @ ((singular / (squares + chosen))[:, None] * projected)
+    squares = singular**2
+    chosen, residuals = least_penalty(left, squares, vectors, _PENALTIES * squares[0])
+    coefficients = right.T @ ((singular / (squares + chosen))[:, None] * (left.T @ vectors))
     # Directions that no shadow has are damped by the penalty alone.
     inverse = (
         right.T @ ((1 / (squares + chosen) - 1 / chosen)[:, None] * right) + np.eye(right.shape[1]) / chosen

@@ -123,6 +123,24 @@ def ridge(x: Array, y: Array) -> Line:
     return Line(coefficients, mean - float(centre @ coefficients))
 
 
+def least_penalty(axes: Array, values: Array, vectors: Array, penalties: Array) -> tuple[float, Array]:
+    """The ridge penalty with the least leave-one-out error, and the residuals of each vector without itself, (n, B).
+
+    Args:
+        axes: orthonormal, (n, r); values: what the fit has along each, (r,): at penalty a it keeps v / (v + a) of it.
+        vectors: what is fitted, (n, B).
+    """
+    projected = axes.T @ vectors
+    best, chosen, residuals = np.inf, 0.0, vectors
+    for penalty in penalties:
+        kept = values / (values + penalty)
+        leverage = (axes**2) @ kept
+        found = (vectors - axes @ (kept[:, None] * projected)) / np.maximum(1 - leverage, 1e-9)[:, None]
+        if (error := float(np.square(found).sum())) < best:
+            best, chosen, residuals = error, float(penalty), found
+    return chosen, residuals
+
+
 def _decomposed(a: Array) -> tuple[Array, Array, Array]:
     """U, s^2 and V of a = U s V', from the smaller of a a' and a' a: far faster than a singular value
     decomposition, and the precision that it loses drowns in the penalty."""
