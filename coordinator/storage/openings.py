@@ -32,6 +32,14 @@ class OpeningRow:
     opening: bytes
 
 
+@dataclass(frozen=True)
+class OpeningName:
+    """Which opening, without what it says; as `OpeningRow`."""
+
+    entry_id: str
+    number: int
+
+
 openings = table_of_task(
     "openings",
     OpeningRow,
@@ -63,14 +71,14 @@ class KeptOpenings(Rows):
         """All of a task, in the order of the ledger."""
         return self._all(OpeningRow, openings, "number", task_id=task_id)
 
-    def openings_about(self, task_id: str, participant_id: str) -> list[OpeningRow]:
-        """Those about one participant, in the order of the ledger."""
-        return self._all(OpeningRow, openings, "number", task_id=task_id, participant_id=participant_id)
+    def openings_about(self, task_id: str, participant_id: str) -> list[OpeningName]:
+        """Which there are about one participant, in the order of the ledger."""
+        return self._all(OpeningName, openings, "number", task_id=task_id, participant_id=participant_id)
 
-    def openings_of_kind(self, task_id: str, kind: str) -> list[OpeningRow]:
-        """Those of entries of a kind, in the order of the ledger."""
-        return self._all(OpeningRow, openings, "number", task_id=task_id, entry_kind=kind)
+    def openings_of_kind(self, task_id: str, kind: str) -> list[OpeningName]:
+        """Which there are of entries of a kind, in the order of the ledger."""
+        return self._all(OpeningName, openings, "number", task_id=task_id, entry_kind=kind)
 
     def openings_of_round(self, task_id: str, round_: int, kind: str) -> list[OpeningRow]:
-        """The same of one round."""
+        """Those of entries of a kind in one round, in the order of the ledger."""
         return self._all(OpeningRow, openings, "number", task_id=task_id, round=round_, entry_kind=kind)

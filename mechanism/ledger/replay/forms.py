@@ -130,23 +130,23 @@ def check_opening(record: Mapping[str, Any], needed: str, perhaps: str = "") -> 
     forms = {needed: _OBJECT, "salt": _DIGEST}
     if perhaps:
         forms[perhaps] = _OBJECT_OR_NULL
-    check_form(record, forms, "opening.")
-    if record.keys() != forms.keys():
-        raise FieldError("opening", sorted(record), f"the keys {', '.join(forms)} alone")
+    _check_exactly(record, forms)
 
 
 def check_counts(record: Mapping[str, Any]) -> None:
     """The same of the opening of counts."""
-    check_form(record, {"counts": _NUMBERS, "salt": _DIGEST}, "opening.")
-    if len(record) != 2:
-        raise FieldError("opening", sorted(record), "the keys counts, salt alone")
+    _check_exactly(record, {"counts": _NUMBERS, "salt": _DIGEST})
 
 
 def check_findings(record: Mapping[str, Any]) -> None:
     """The same of the opening of an audit."""
-    forms = {
+    _check_exactly(record, {
         "statement": _OBJECT, "signature": _BYTES, "features": _ROWS, "differences": _NUMBERS, "salt": _DIGEST,
-    }  # fmt: skip
+    })  # fmt: skip
+
+
+def _check_exactly(record: Mapping[str, Any], forms: Mapping[str, _Form]) -> None:
+    """That an opening has these keys, of these forms, and no others."""
     check_form(record, forms, "opening.")
     if record.keys() != forms.keys():
         raise FieldError("opening", sorted(record), f"the keys {', '.join(forms)} alone")
