@@ -13,17 +13,15 @@ from mechanism.price import Price
 from mechanism.privacy import Privacy
 from mechanism.terms import Terms
 from participant.accounting import PrivacyLimit
-from participant.backoff import Backoff
 from participant.config import read_config
 from participant.effort import Fixed
-from participant.engagement import OwnerRules, join
+from participant.engagement import OwnerRules
 from participant.errors import ConfigurationError, DeclinedError
 from participant.journal import LOG_KEY, Journal
-from participant.model_store import ModelStore
 from participant.policy import Policy
-from participant.steps import MarketSteps
 from participant.work import LocalTrainer, ignore_activity, run_task
-from tests.participant.simulated_market import PARTICIPANT, Cats, SimulatedMarket, terms
+from tests.participant.simulated_market import Cats, SimulatedMarket, terms
+from tests.participant.test_steps_under_faults import engage
 
 NOISE = Privacy("dp-sgd", Decimal(1), Decimal(2), Decimal("0.00001"))
 
@@ -128,17 +126,7 @@ def run(market: SimulatedMarket, folder: Path, rules: OwnerRules, before: Any = 
     try:
         if before is not None:
             before(journal)
-        engagement = market.run(
-            join(
-                market.terms.task_id,
-                participant_id=PARTICIPANT,
-                key=market.key,
-                market=MarketSteps(Backoff(), clock=lambda: market.clock),
-                journal=journal,
-                models=ModelStore(folder / "models"),
-                rules=rules,
-            )
-        )
+        engagement = engage(market, folder, journal, rules)
         market.run(run_task(engagement, LocalTrainer(Cats()), Fixed(0.0), ignore_activity))
         return journal
     finally:

@@ -12,13 +12,10 @@ from safetensors.numpy import load
 
 from mechanism.privacy import Gaussians, Privacy
 from participant.accounting import Accountant, PrivacyLimit, epsilon_of, kept_spending
-from participant.backoff import Backoff
 from participant.effort import Fixed
-from participant.engagement import OwnerRules, join
+from participant.engagement import OwnerRules
 from participant.errors import ConfigurationError, PrivacyLimitError, TaskError
 from participant.journal import Journal
-from participant.model_store import ModelStore
-from participant.steps import MarketSteps
 from participant.task import TrainingRound
 from participant.work import LocalTrainer, ignore_activity, run_task
 from tests.participant.simulated_market import (
@@ -29,6 +26,7 @@ from tests.participant.simulated_market import (
     start_weights,
     terms,
 )
+from tests.participant.test_steps_under_faults import engage
 
 pytest.importorskip("opacus")
 
@@ -49,17 +47,7 @@ def take_part(
     """One process's life; the journal is left open for reading."""
     journal = Journal(folder / "journal.db")
     try:
-        engagement = market.run(
-            join(
-                market.terms.task_id,
-                participant_id=PARTICIPANT,
-                key=market.key,
-                market=MarketSteps(Backoff(), clock=lambda: market.clock),
-                journal=journal,
-                models=ModelStore(folder / "models"),
-                rules=rules,
-            )
-        )
+        engagement = engage(market, folder, journal, rules)
         market.run(run_task(engagement, LocalTrainer(task or Cats()), Fixed(0.0), ignore_activity))
     finally:
         journal.close()

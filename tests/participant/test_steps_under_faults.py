@@ -12,7 +12,7 @@ import participant.steps
 from fedpeer.protocol.certificates import new_key
 from participant.backoff import Backoff
 from participant.effort import Fixed
-from participant.engagement import Engagement, join
+from participant.engagement import Engagement, OwnerRules, join
 from participant.errors import (
     CountsChangedError,
     NotFoundError,
@@ -48,7 +48,9 @@ def take_part(market: SimulatedMarket, folder: Path, task: Cats | None = None) -
         journal.close()
 
 
-def engage(market: SimulatedMarket, folder: Path, journal: Journal) -> Engagement:
+def engage(
+    market: SimulatedMarket, folder: Path, journal: Journal, rules: OwnerRules | None = None
+) -> Engagement:
     return market.run(
         join(
             market.terms.task_id,
@@ -57,6 +59,7 @@ def engage(market: SimulatedMarket, folder: Path, journal: Journal) -> Engagemen
             market=MarketSteps(Backoff(), clock=lambda: market.clock),
             journal=journal,
             models=ModelStore(folder / "models"),
+            rules=rules,
         )
     )
 
