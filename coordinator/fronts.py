@@ -23,7 +23,7 @@ import structlog
 
 from coordinator.errors import ServeError
 from coordinator.folder import StateFolder, write_private
-from coordinator.server import allow_open_files, split_address
+from coordinator.server import allow_open_files, port_taken, split_address
 from coordinator.storage.schema import migrate
 from fedpeer.audit.sql.database import Database
 
@@ -176,10 +176,7 @@ def _reserved(key: str, address: str) -> Iterator[str]:
         ServeError: the port is taken.
     """
     host, port = split_address(key, address)
-    taken = ServeError(
-        f"{key} = {address!r} cannot be bound: the port is taken or not ours; stop what uses it, or change it in "
-        "coordinator.toml"
-    )
+    taken = port_taken(key, address)
     try:
         family, *_, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[
             0

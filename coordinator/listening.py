@@ -9,7 +9,6 @@ from sqlalchemy.pool import NullPool
 
 from coordinator.storage.changes import CHANNEL, Change
 from coordinator.storage.lease import KEEPALIVES
-from fedpeer.audit.sql.database import translated
 from fedpeer.audit.sql.errors import DatabaseUnreachable
 
 
@@ -31,7 +30,9 @@ async def listen(
             **_parameters(url), autocommit=True, application_name="fedpeer changes"
         )
         async with connection:
-            await connection.execute(f'LISTEN "{_channel(url)}"')
+            found = await connection.execute(f"SELECT {CHANNEL}")
+            (channel,) = await found.fetchone()
+            await connection.execute(f'LISTEN "{channel}"')
             await begun()
             async for notice in connection.notifies():
                 change = Change.parse(notice.payload)
@@ -47,9 +48,3 @@ def _parameters(url: URL) -> dict[str, Any]:
     engine = create_engine(url.update_query_dict(KEEPALIVES), poolclass=NullPool)
     _, parameters = engine.dialect.create_connect_args(engine.url)
     return dict(parameters)
-
-
-def _channel(url: URL) -> str:
-    engine = create_engine(url, poolclass=NullPool)
-    with translated(), engine.connect() as connection:
-        return str(CHANNEL.value(connection))

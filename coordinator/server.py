@@ -318,17 +318,14 @@ class Coordinator:
         """Hears of what others change, from before everything is read."""
         read: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-        async def begun() -> None:
-            await self._reload()
-            if not read.done():
-                read.set_result(None)
-
         async def follow(duty: Duty) -> None:
-            async def reread() -> None:
-                await begun()
+            async def begun() -> None:
+                await self._reload()
                 duty.well()
+                if not read.done():
+                    read.set_result(None)
 
-            await listen(self._database.url, reread, self._take_over)
+            await listen(self._database.url, begun, self._take_over)
 
         self._supervisor.begin("changes", follow)
         await read
@@ -439,26 +436,23 @@ class Coordinator:
 
     async def _reload(self) -> None:
         """Reads again what commands on the command line can change: certificates, participants and tasks."""
-        async with self._reading:
-            await self._reload_all()
-
-    async def _reload_all(self) -> None:
         self.reload_certificates()
 
         def read(t: Transaction) -> tuple[Any, Any, list[TaskRow]]:
             return t.market.participants(), t.market.certificates(), t.market.tasks()
 
-        participants, certificates, rows = await self._transact.read(read)
-        self._roster.load(participants, certificates)
-        self._count_participants()
-        known = {live.row.id: live for live in self.market.tasks()}
-        for row in rows:
-            if row.id not in known:
-                await self._take_up(row)
-        self._end_streams()
-        for live in known.values():
-            live.changed.set()
-        await self._follow_others(known, rows)
+        async with self._reading:
+            participants, certificates, rows = await self._transact.read(read)
+            self._roster.load(participants, certificates)
+            self._count_participants()
+            known = {live.row.id: live for live in self.market.tasks()}
+            for row in rows:
+                if row.id not in known:
+                    await self._take_up(row)
+            self._end_streams()
+            for live in known.values():
+                live.changed.set()
+            await self._follow_others(known, rows)
 
     def troubles(self) -> dict[str, str]:
         """What does not go as it should, by the name of the duty or task, and why; for `status`."""
@@ -722,9 +716,9 @@ class Coordinator:
                     address, self._credentials.for_port(client_certificates=client_certificates)
                 )
         except RuntimeError:
-            raise _taken(f"server.{key}", address) from None
+            raise port_taken(f"server.{key}", address) from None
         if bound == 0:
-            raise _taken(f"server.{key}", address)
+            raise port_taken(f"server.{key}", address)
         return f"{host}:{bound}"
 
     async def _serve_metrics(self, section: ServerSection) -> None:
@@ -735,7 +729,7 @@ class Coordinator:
         try:
             bound = await server.start(host, port)
         except OSError:
-            raise _taken("server.metrics", section.metrics) from None
+            raise port_taken("server.metrics", section.metrics) from None
         self.metrics_address = f"{host}:{bound}"
         self._exit.callback(server.close)
 
@@ -877,7 +871,7 @@ def split_address(key: str, address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _taken(key: str, address: str) -> ServeError:
+def port_taken(key: str, address: str) -> ServeError:
     return ServeError(
         f"{key} = {address!r} cannot be bound: the port is taken or not ours; stop what uses it, or "
         "change it in coordinator.toml"

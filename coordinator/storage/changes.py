@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from uuid import uuid4
 
-from sqlalchemy import ColumnElement, Connection, bindparam, func, literal_column, select
+from sqlalchemy import Connection, bindparam, func, literal_column, select
 
 from fedpeer.audit.sql.statements import Statement
 
@@ -55,9 +55,8 @@ class Change:
 
 
 #: The tables' own, so that two markets in two schemas of one database do not hear each other.
-_CHANNEL: ColumnElement[str] = literal_column("'fedpeer_' || to_regclass('ledger_log')::oid")
-_NOTIFY = Statement(select(func.pg_notify(_CHANNEL, bindparam("payload"))))
-CHANNEL = Statement(select(_CHANNEL))
+CHANNEL = "'fedpeer_' || to_regclass('ledger_log')::oid"
+_NOTIFY = Statement(select(func.pg_notify(literal_column(CHANNEL), bindparam("payload"))))
 
 
 def announce(connection: Connection, kind: Kind, *subject: str, at: float = 0.0) -> None:
