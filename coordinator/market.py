@@ -114,17 +114,25 @@ class DisputeStanding:
 
 
 class Market:
-    """Serves participants. One instance for one service."""
+    """Serves participants. One instance for one service.
 
-    def __init__(self, workplace: Workplace) -> None:
+    Args:
+        catch_up: reads what the database has of a task beyond what this process knows; nothing where there is no
+            such task. Another process may have changed it a moment ago, and who heard of it there asks here.
+    """
+
+    def __init__(self, workplace: Workplace, catch_up: Callable[[str], Awaitable[None]]) -> None:
         self._work = workplace
+        self._catch_up = catch_up
         self._uploads = workplace.uploads
         self._frames = SharedFrames()
         self._tasks: dict[str, LiveTask] = {}
         self._settlements = Settlements(workplace.transact)
 
     def add(self, live: LiveTask) -> None:
-        self._tasks[live.row.id] = live
+        """Holds a task from here on, at its place by age: processes hear of two in either order."""
+        held = [*self._tasks.values(), live]
+        self._tasks = {each.row.id: each for each in sorted(held, key=_age)}
 
     def held(self, task_id: str) -> LiveTask | None:
         """The task, where this process knows it."""
@@ -134,13 +142,13 @@ class Market:
         """All tasks, the oldest first."""
         return list(self._tasks.values())
 
-    def offered(self, after: str = "") -> list[LiveTask]:
+    async def offered(self, after: str = "") -> list[LiveTask]:
         """Tasks that have not ended, and the last ones that have; with `after`, those that follow that task.
 
         Raises:
             FieldError: there is no task `after`.
         """
-        if after and after not in self._tasks:
+        if after and await self._known(after) is None:
             raise FieldError("page", after[:64], "what the page before gives as next_page, or nothing")
         ended = [live for live in self._tasks.values() if live.row.state.final]
         dropped = {live.row.id for live in ended[:-_LISTED_ENDED]}
@@ -148,9 +156,9 @@ class Market:
         following = places[places.index(after) + 1 :] if after else places
         return [self._tasks[name] for name in following if name not in dropped]
 
-    def task(self, task_id: str) -> LiveTask:
+    async def task(self, task_id: str) -> LiveTask:
         """Raises Refusal TASK_UNKNOWN."""
-        live = self._tasks.get(task_id)
+        live = await self._known(task_id)
         if live is None:
             raise Refusal(Code.TASK_UNKNOWN, f"There is no task {task_id[:64]!r}.")
         annotate(task=live.row.id, round=live.row.round)
@@ -174,12 +182,14 @@ class Market:
 
         return await self._work.transact.read(read)
 
-    def selected(self, live: LiveTask, after: str) -> tuple[list[str], bool]:
+    async def selected(self, live: LiveTask, after: str) -> tuple[list[str], bool]:
         """A page of those who train, in id order, that begins after an id; and whether others follow.
 
         Raises:
             Refusal: NOT_YET.
         """
+        if not live.feed.chosen:
+            await self._catch_up(live.row.id)
         chosen = live.feed.chosen
         if not chosen:
             raise Refusal(Code.NOT_YET, f"Nobody is selected in task {live.row.id} yet.")
@@ -194,6 +204,8 @@ class Market:
             FieldError: a cursor that no event has yet.
             Refusal: why the stream ends before the task does: another session takes over, or the service shuts down.
         """
+        if cursor > live.feed.cursor:
+            await self._catch_up(live.row.id)
         if cursor > live.feed.cursor:
             raise FieldError("cursor", cursor, f"at most {live.feed.cursor}, the last event's")
         now = self._work.clock.now()
@@ -216,7 +228,7 @@ class Market:
         self, caller: Caller, statement: ClaimStatement, signature: bytes, opening: ClaimOpening
     ) -> ReceiptRow:
         """Takes an effort claim, with what it commits to."""
-        live = self._heard(caller, statement.task_id)
+        live = await self._heard(caller, statement.task_id)
         with self._telling(caller, live, "claim"):
             check_author(caller, live.row, statement, signature)
             return await self._take(
@@ -229,7 +241,7 @@ class Market:
 
     async def fail(self, caller: Caller, report: FailureReport) -> ReceiptRow:
         """Takes a participant's word that it cannot deliver."""
-        live = self._heard(caller, report.task_id)
+        live = await self._heard(caller, report.task_id)
         check_name(caller, report.participant_id)
         identifier("submission_id", report.submission_id)
         if (size := len(report.reason)) > MAX_REASON_CHARACTERS:
@@ -245,9 +257,11 @@ class Market:
         log.warning("participant cannot deliver", task=report.task_id, round=report.round, why=why)
         return receipt
 
-    def progress(self, caller: Caller, task_id: str, round_: int, done_micro: int) -> None:
+    async def progress(self, caller: Caller, task_id: str, round_: int, done_micro: int) -> None:
         """Keeps how far the caller's training is, in millionths, until it says more or the round is over."""
-        live = self._heard(caller, task_id)
+        live = await self._heard(caller, task_id)
+        if live.row.round < round_:
+            await self._catch_up(task_id)
         admit_progress(live.row, live.feed.selected, caller.participant_id, round_)
         if done_micro > MICRO:
             raise FieldError("done_millionths", done_micro, f"at most {MICRO}, all of the training")
@@ -302,7 +316,7 @@ class Market:
             Refusal: see `admit_dispute`.
             FieldError: counts that the claim did not commit to, or of another degree.
         """
-        live = self._heard(caller, task_id)
+        live = await self._heard(caller, task_id)
         name = caller.participant_id
 
         def record(t: Transaction) -> DisputeStanding:
@@ -327,7 +341,7 @@ class Market:
 
     async def audits(self, caller: Caller, task_id: str) -> list[AuditRow]:
         """How the audits of the caller's submissions stand, in the order of rounds."""
-        live = self._heard(caller, task_id)
+        live = await self._heard(caller, task_id)
         return await self._work.transact.read(lambda t: _own_audits(t, live.row.id, caller))
 
     async def appeal(self, caller: Caller, task_id: str, round_: int, reason: str) -> list[AuditRow]:
@@ -336,7 +350,7 @@ class Market:
         Raises:
             Refusal, FieldError: see `coordinator.audits.appeal`.
         """
-        live = self._heard(caller, task_id)
+        live = await self._heard(caller, task_id)
 
         def record(t: Transaction) -> list[AuditRow]:
             appeal(t, self._current(t, live), caller.participant_id, round_, reason)
@@ -362,6 +376,9 @@ class Market:
         live.presence.hear(caller.participant_id, self._work.clock.now())
         # From the events, which participants act upon: asked by everybody at once when a round opens.
         opened = live.feed.last(State.TRAINING, round_)
+        if opened is None:
+            await self._catch_up(live.row.id)
+            opened = live.feed.last(State.TRAINING, round_)
         if opened is None:
             raise Refusal(Code.NOT_YET, f"Round {round_} of task {live.row.id} has not begun.")
         if caller.participant_id not in live.feed.selected:
@@ -437,7 +454,7 @@ class Market:
         if not isinstance(header, market_pb2.ModelHeader):
             raise Refusal(Code.FRAMES_INVALID, "The first message is not a header.")
         statement = decode_signed(ModelStatement, header.model)
-        live = self._heard(caller, statement.task_id)
+        live = await self._heard(caller, statement.task_id)
         with self._telling(caller, live, "model"):
             return await self._take_model(caller, live, stream, header, statement)
 
@@ -513,8 +530,13 @@ class Market:
         known = same_receipt(standing.receipt, statement.digest)
         return known, standing, known is None and admit_model(t.market, task, statement, standing)
 
-    def _heard(self, caller: Caller, task_id: str) -> LiveTask:
-        live = self.task(task_id)
+    async def _known(self, task_id: str) -> LiveTask | None:
+        if task_id not in self._tasks:
+            await self._catch_up(task_id)
+        return self._tasks.get(task_id)
+
+    async def _heard(self, caller: Caller, task_id: str) -> LiveTask:
+        live = await self.task(task_id)
         live.presence.hear(caller.participant_id, self._work.clock.now())
         return live
 
@@ -523,6 +545,10 @@ class Market:
         row = t.market.task(live.row.id)
         assert row is not None  # tasks are never deleted
         return row
+
+
+def _age(live: LiveTask) -> tuple[float, str]:
+    return live.row.opened_at, live.row.id
 
 
 def _opening(task_id: str, entry_id: str, t: Transaction) -> OpeningRow | None:

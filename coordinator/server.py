@@ -215,7 +215,7 @@ class Coordinator:
         workers = self._work.workers
         self.metrics.worker_calls.set_function(lambda: workers.outstanding)
         self.metrics.workers_waited_for.set_function(lambda: bool(workers.trouble))
-        self.market = Market(self._work)
+        self.market = Market(self._work, self._catch_up)
         self._quotas = Quotas(
             time.monotonic,
             rate=section.requests_per_second,
@@ -334,8 +334,7 @@ class Coordinator:
         """What another process has said."""
         match change.kind, change.subject:
             case Kind.TASK, (task_id,):
-                async with self._reading:
-                    await self._refresh(task_id)
+                await self._catch_up(task_id)
             case Kind.ARRIVED, (task_id,) if self._leads and (live := self.market.held(task_id)):
                 live.arrived_elsewhere()
             case Kind.PERSON, (name,):
@@ -355,6 +354,11 @@ class Coordinator:
             self._end_streams()
             self._count_participants()
 
+    async def _catch_up(self, task_id: str) -> None:
+        """Takes over what another process has done to a task, where there is such a task."""
+        async with self._reading:
+            await self._refresh(task_id)
+
     async def _refresh(self, task_id: str) -> None:
         """A task's events that another process has written; a settlement's once its receipts can be had.
 
@@ -365,7 +369,8 @@ class Coordinator:
         row, events, signed = await self._transact.read(
             lambda t: (t.market.task(task_id), t.market.events(task_id, cursor), t.signed_size())
         )
-        assert row is not None  # tasks are never deleted
+        if row is None:
+            return
         if live is None:
             await self._take_up(row)
             return

@@ -49,7 +49,7 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
     ) -> market_pb2.ListTasksResponse:
         who, page = caller(), market_pb2.ListTasksResponse()
         used = 0
-        for live in self._market.offered(request.page):
+        for live in await self._market.offered(request.page):
             task = await self._task(who, live)
             used += task.ByteSize()
             if page.tasks and used > MAX_PAGE_BYTES:
@@ -59,17 +59,17 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
         return page
 
     async def GetTask(self, request: market_pb2.GetTaskRequest, context: Any) -> market_pb2.Task:
-        return await self._task(caller(), self._market.task(request.task_id))
+        return await self._task(caller(), await self._market.task(request.task_id))
 
     async def Watch(self, request: market_pb2.WatchRequest, context: Any) -> AsyncIterator[Any]:
-        live = self._market.task(request.task_id)
+        live = await self._market.task(request.task_id)
         async for received in self._market.watch(caller(), live, request.cursor):
             yield self._encoded_event(live.row.id, received)
 
     async def ListSelected(
         self, request: market_pb2.ListSelectedRequest, context: Any
     ) -> market_pb2.ListSelectedResponse:
-        names, more = self._market.selected(self._market.task(request.task_id), request.after)
+        names, more = await self._market.selected(await self._market.task(request.task_id), request.after)
         return market_pb2.ListSelectedResponse(participants=names, more=more)
 
     async def SubmitEffort(self, request: market_pb2.Signed, context: Any) -> market_pb2.Receipt:
@@ -78,7 +78,7 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
         return _receipt(await self._market.claim(caller(), statement, request.signature, opening))
 
     async def FetchModel(self, request: market_pb2.FetchModelRequest, context: Any) -> AsyncIterator[Any]:
-        live = self._market.task(request.task_id)
+        live = await self._market.task(request.task_id)
         frames = self._market.start_model(
             caller(), live, request.round, request.offset, request.max_frame_bytes
         )
@@ -87,7 +87,7 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
             self._metrics.sent_bytes.inc(frame.size)
 
     async def GetUpload(self, request: market_pb2.GetUploadRequest, context: Any) -> market_pb2.UploadStatus:
-        live = self._market.task(request.task_id)
+        live = await self._market.task(request.task_id)
         offset, complete = await self._market.upload_status(caller(), live, request.submission_id)
         return market_pb2.UploadStatus(offset=offset, complete=complete)
 
@@ -106,17 +106,17 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
     async def ReportProgress(
         self, request: market_pb2.ReportProgressRequest, context: Any
     ) -> market_pb2.ReportProgressResponse:
-        self._market.progress(caller(), request.task_id, request.round, request.done_millionths)
+        await self._market.progress(caller(), request.task_id, request.round, request.done_millionths)
         return market_pb2.ReportProgressResponse()
 
     async def GetReceipt(self, request: market_pb2.GetReceiptRequest, context: Any) -> market_pb2.Receipt:
-        live = self._market.task(request.task_id)
+        live = await self._market.task(request.task_id)
         return _receipt(await self._market.receipt(caller(), live, request.submission_id))
 
     async def GetSettlement(
         self, request: market_pb2.GetSettlementRequest, context: Any
     ) -> market_pb2.Settlement:
-        live = self._market.task(request.task_id)
+        live = await self._market.task(request.task_id)
         return _settlement(live.row.id, await self._market.settlement(caller(), live, request.round))
 
     async def OpenDispute(self, request: market_pb2.OpenDisputeRequest, context: Any) -> market_pb2.Dispute:
@@ -139,7 +139,7 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
         )
 
     async def GetOpenings(self, request: market_pb2.GetOpeningsRequest, context: Any) -> AsyncIterator[Any]:
-        live = self._market.task(request.task_id)
+        live = await self._market.task(request.task_id)
         async for entry_id, data in self._market.openings(caller(), live):
             for start in range(0, len(data), MAX_PAGE_BYTES):
                 end = start + MAX_PAGE_BYTES

@@ -284,7 +284,8 @@ database = {json.dumps(self._database)}
             session = Session("test")
             self._sessions.add(session)
             try:
-                async for event in self._service.market.task(task_id).feed.follow(0, session):
+                live = await self._service.market.task(task_id)
+                async for event in live.feed.follow(0, session):
                     if event.state in states and event.round >= round_:
                         return event
             finally:

@@ -196,7 +196,7 @@ async def run(path: Path, backend: str, revocations: int, seed: int) -> None:
 
 async def until_absent(coordinator: Coordinator, clock: ManualClock) -> None:
     """The round does not wait for who was revoked."""
-    live = coordinator.market.task("task")
+    live = coordinator.market.held("task")
     while not live.row.state.final:
         clock.advance(coordinator.config.server.absence_seconds)
         live.changed.set()

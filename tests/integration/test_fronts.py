@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from sqlalchemy import text
 from coordinator.errors import ServeError
 from coordinator.folder import StateFolder
 from coordinator.fronts import serve_fronts
+from coordinator.server import Coordinator, Front
 from coordinator.storage.schema import migrate
 from coordinator.storage.store import MarketStore
 from fedpeer.audit.sql.database import Database
@@ -161,6 +162,54 @@ async def test_another_front_leads_within_ten_seconds_of_the_leaders_death(tmp_p
         await members[0].until("CLOSED")
         await close(members)
         assert verified(second.folder).counts.payments == 3
+
+
+async def test_who_comes_to_a_front_before_word_of_a_change_is_served_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def hear_nothing(url: object, begun: Callable[[], Awaitable[None]], heard: object) -> None:
+        await begun()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr("coordinator.server.listen", hear_nothing)
+    async with fronts(tmp_path, 1) as (first,):
+        late = Coordinator(first.folder, front=Front(1, "127.0.0.1:0", "127.0.0.1:0"))
+        await late.start()
+        try:
+            open_task(first.folder, task_config(tmp_path, "task-2"))
+            open_task(first.folder, task_config(tmp_path, "task-3", schedule={"rounds": 1}))
+            members = [replace(await enrol(first, name), task_id="task-3") for name in NAMES]
+            others = [replace(client, address=late.market_address, _channel=None) for client in members]
+            # What the one front has said, the other stands by, though it has been told nothing since it began.
+            await members[0].until("EFFORT")
+            after = await others[0].market.ListTasks(market_pb2.ListTasksRequest(page="task-3"))
+            assert not after.tasks
+            for client in others:
+                await client.claim()
+            await members[0].until("TRAINING")
+            selected = await others[0].market.ListSelected(market_pb2.ListSelectedRequest(task_id="task-3"))
+            assert list(selected.participants) == list(NAMES)
+            request = market_pb2.FetchModelRequest(task_id="task-3", round=1)
+            assert [frame async for frame in others[1].market.FetchModel(request)]
+            await others[2].market.ReportProgress(
+                market_pb2.ReportProgressRequest(task_id="task-3", round=1, done_millionths=1)
+            )
+            for n, client in enumerate(others):
+                await client.submit(model_like(n), 1)
+            settled = await members[0].until("SETTLED")
+            await members[0].until("CLOSED")
+            seen = others[0].market.Watch(market_pb2.WatchRequest(task_id="task-3", cursor=settled.cursor))
+            assert [event.state async for event in seen] == [market_pb2.TASK_STATE_CLOSED]
+            paid = await others[1].market.GetSettlement(
+                market_pb2.GetSettlementRequest(task_id="task-3", round=1)
+            )
+            assert paid.paid_micro > 0
+            await others[0].market.GetTask(market_pb2.GetTaskRequest(task_id="task-2"))
+            listed = await others[0].market.ListTasks(market_pb2.ListTasksRequest())
+            assert [task.task_id for task in listed.tasks] == ["task", "task-2", "task-3"]
+            await close([*members, *others])
+        finally:
+            await late.stop(0)
 
 
 async def test_an_upload_goes_on_at_another_front(tmp_path: Path) -> None:

@@ -218,7 +218,7 @@ async def test_an_end_that_fails_is_tried_again(tmp_path: Path, monkeypatch: pyt
         for number, client in enumerate(members):
             await client.submit(model_like(number), 1)
         await members[0].until("CANCELLED")
-        assert service.market.task("task").row.state is State.CANCELLED
+        assert service.market.held("task").row.state is State.CANCELLED
         await close(members)
     assert refused == []
     verified(folder)

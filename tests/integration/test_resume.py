@@ -167,9 +167,9 @@ async def test_other_terms_than_the_ledgers_are_refused(tmp_path: Path) -> None:
         connection.execute(text("UPDATE tasks SET terms = replace(terms, '\"1000\"', '\"9000\"')"))
     database.close()
     async with running(folder) as coordinator:
-        await until(lambda: coordinator.market.task("task").broken is not None)
-        assert "terms" in str(coordinator.market.task("task").broken)
-        assert coordinator.market.task("task").row.state == "OPEN"
+        await until(lambda: coordinator.market.held("task").broken is not None)
+        assert "terms" in str(coordinator.market.held("task").broken)
+        assert coordinator.market.held("task").row.state == "OPEN"
 
 
 async def until(condition: Callable[[], bool]) -> None:

@@ -98,7 +98,7 @@ async def test_honest_work_is_paid_and_an_echo_is_not(tmp_path: Path) -> None:
             await client.close()
         assert paid.pop("eve") == [0, 0]
         assert all(amount > 0 for amounts in paid.values() for amount in amounts), paid
-        status = coordinator.market.task("task")
+        status = coordinator.market.held("task")
         assert status.broken is None
     report = verified(folder)
     assert report.counts.payments == 8
