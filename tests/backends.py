@@ -28,12 +28,34 @@ def scratch_url(backend: str, folder: Path) -> Iterator[str]:
             yield url
 
 
+_ENDED = """
+SELECT pg_terminate_backend(pid, 1000) FROM (
+    SELECT DISTINCT pid FROM pg_locks JOIN pg_class ON pg_class.oid = relation
+    WHERE relnamespace = to_regnamespace(:schema) AND pid IN (
+        SELECT pid FROM pg_stat_activity WHERE usename = current_user AND pid != pg_backend_pid()
+    )
+) AS holding
+"""
+
+
 @contextmanager
 def _postgresql_schema() -> Iterator[str]:
     name = f"t{uuid.uuid4().hex}"
     with _created(f"SCHEMA {name}", f"SCHEMA {name} CASCADE") as server:
         url = server.update_query_dict({"options": f"-csearch_path={name}"})
-        yield url.render_as_string(hide_password=False)
+        try:
+            yield url.render_as_string(hide_password=False)
+        finally:
+            _let_go(server, name)
+
+
+def _let_go(server: URL, schema: str) -> None:
+    """Ends what processes killed by a test still do in its schema: dropping it would wait for them, and they for it."""
+    engine = create_engine(server, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        while connection.execute(text(_ENDED), {"schema": schema}).all():
+            pass
+    engine.dispose()
 
 
 @contextmanager
