@@ -34,7 +34,7 @@ from coordinator.config import (
     resolve_paths,
     validated_config,
 )
-from coordinator.control_socket import ANSWER_SECONDS
+from coordinator.control_socket import ANSWER_SECONDS, round_progress
 from coordinator.errors import FolderError, PayoutError, ServeError, TaskError
 from fedpeer.audit.sql.errors import StorageError
 from fedpeer.extras import unmet
@@ -435,12 +435,12 @@ def cancel(
 ) -> None:
     """Cancel a task and refund what is not yet paid."""
     with _operator(state) as operator:
-        report = operator.cancel(task, reason)
+        report, progress = operator.cancel(task, reason), operator.progress()
         paid = f"{_paid(report)} credits had been paid."
         _changed(
             operator,
             as_json,
-            report.record(),
+            report.record(progress),
             f"Task {task} is cancelled; {paid}",
             f"The cancellation of task {task} is recorded; {paid}",
         )
@@ -687,6 +687,7 @@ def status(
         reports = operator.tasks() if task is None else [operator.task(task)]
         people = operator.enrolled()
         service = operator.serving()
+        progress = operator.progress()
         certificates, warnings = _certificates(operator)
         record = {
             "state": str(state),
@@ -700,7 +701,7 @@ def status(
             "participants": [
                 {"id": p.id, "enrolled": p.enrolled_at, "revoked": p.standing == "revoked"} for p in people
             ],
-            "tasks": [report.record() for report in reports],
+            "tasks": [report.record(progress) for report in reports],
         }
         if service is not None and not service.answers:
             _note(
@@ -726,7 +727,8 @@ def status(
             return
         from coordinator.task_text import show_task
 
-        show_task(output(), reports[0], datetime.now(UTC).timestamp())
+        current = round_progress(progress, reports[0].row.id, reports[0].row.round)
+        show_task(output(), reports[0], current, datetime.now(UTC).timestamp())
 
 
 @app.command()
@@ -763,9 +765,9 @@ def reputation(
 def tasks(state: State = DEFAULT_STATE, as_json: AsJson = False) -> None:
     """List the tasks."""
     with _operator(state) as operator:
-        reports = operator.tasks()
+        reports, progress = operator.tasks(), operator.progress()
     if as_json:
-        _print_json({"tasks": [report.record() for report in reports]})
+        _print_json({"tasks": [report.record(progress) for report in reports]})
     else:
         _print_tasks(reports)
 

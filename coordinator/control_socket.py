@@ -13,8 +13,9 @@ import asyncio
 import json
 import os
 import socket
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -37,7 +38,7 @@ _NOTIFY, _PROGRESS = b"notify\n", b"progress\n"
 _ANSWER_BYTES = 1 << 23
 
 
-class Progress(TypedDict):
+class MarketProgress(TypedDict):
     """How far the rounds are that are trained and scored now, by task.
 
     Attributes:
@@ -47,6 +48,22 @@ class Progress(TypedDict):
 
     training: dict[str, dict[str, tuple[int, int, float]]]
     shadows: dict[str, tuple[int, int, int, float]]
+
+
+@dataclass(frozen=True)
+class RoundProgress:
+    """How far a round is.
+
+    Attributes:
+        done_micro: what participants say of their training, in millionths, by name.
+        trained, of: shadow models of the evidence; 0 of 0 where there are none yet.
+        seconds_left: that the other shadows take.
+    """
+
+    done_micro: Mapping[str, int] = field(default_factory=dict)
+    trained: int = 0
+    of: int = 0
+    seconds_left: float = 0.0
 
 
 class ControlSocket:
@@ -63,7 +80,7 @@ class ControlSocket:
         path: Path,
         answer: Callable[[], Awaitable[None]],
         troubles: Callable[[], dict[str, str]],
-        progress: Callable[[], Progress],
+        progress: Callable[[], MarketProgress],
     ) -> None:
         self._path = path
         self._answer = answer
@@ -117,10 +134,18 @@ def notify(path: Path) -> dict[str, str] | None:
     return found
 
 
-def progress(path: Path) -> Progress:
+def progress(path: Path) -> MarketProgress:
     """How far the current rounds are; nothing where no service answers."""
-    found: Progress | None = _asked(path, _PROGRESS)
+    found: MarketProgress | None = _asked(path, _PROGRESS)
     return found or {"training": {}, "shadows": {}}
+
+
+def round_progress(progress: MarketProgress, task_id: str, round_: int) -> RoundProgress:
+    """Of one round of a task."""
+    told = progress["training"].get(task_id, {})
+    done = {name: micro for name, (number, micro, _) in told.items() if number == round_}
+    number, trained, of, seconds = progress["shadows"].get(task_id, (0, 0, 0, 0.0))
+    return RoundProgress(done, trained, of, seconds) if number == round_ else RoundProgress(done)
 
 
 def _asked(path: Path, word: bytes) -> Any:

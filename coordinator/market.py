@@ -265,7 +265,9 @@ class Market:
         admit_progress(live.row, live.feed.selected, caller.participant_id, round_)
         if done_micro > MICRO:
             raise FieldError("done_millionths", done_micro, f"at most {MICRO}, all of the training")
-        live.reported[caller.participant_id] = Reported(round_, done_micro, self._work.clock.now())
+        name, now = caller.participant_id, self._work.clock.now()
+        live.reported[name] = Reported(round_, done_micro, now)
+        await self._work.tell(Kind.PROGRESS, task_id, name, str(round_), str(done_micro), at=now)
 
     def reported(self) -> dict[str, dict[str, Reported]]:
         """What participants have said of the rounds that are trained now, by task and name."""

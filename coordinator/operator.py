@@ -24,7 +24,7 @@ from coordinator.certificates import Certificates, read_certificates
 from coordinator.clock import Clock, SystemClock
 from coordinator.commits import Transactions
 from coordinator.config import ServiceConfig
-from coordinator.control_socket import notify
+from coordinator.control_socket import MarketProgress, notify, progress, round_progress
 from coordinator.errors import FolderError, TaskError
 from coordinator.folder import StateFolder
 from coordinator.history import merged_before, round_start
@@ -195,9 +195,10 @@ class TaskReport:
     paid_micro: dict[str, int]
     escrow_micro: int
 
-    def record(self) -> dict[str, Any]:
-        """For --json."""
+    def record(self, progress: MarketProgress) -> dict[str, Any]:
+        """For --json; with how far the round is, as the service says."""
         row = self.row
+        current = round_progress(progress, row.id, row.round)
         return {
             "id": row.id,
             "state": row.state.value,
@@ -212,6 +213,8 @@ class TaskReport:
             "selected": list(self.selected),
             "delivered": list(self.delivered),
             "participants": [vars(person) for person in self.people],
+            "training_micro": dict(current.done_micro),
+            "shadows": {"trained": current.trained, "of": current.of, "seconds_left": current.seconds_left},
             "failures": self.failures,
             "failed": [vars(failure) for failure in self.failed],
             "paid_micro": self.paid_micro,
@@ -569,6 +572,10 @@ class Operator:
         except (OSError, ValueError):  # it is just starting, or runs from elsewhere
             addresses = {}
         return RunningService(addresses, notice is Notice.CONFIRMED, self._troubles)
+
+    def progress(self) -> MarketProgress:
+        """How far training and evidence are, as the service says; nothing where none answers."""
+        return progress(self.folder.control_socket)
 
     def back_up(self, target: Path) -> Manifest:
         """Writes a backup, also while a service runs.

@@ -41,12 +41,12 @@ from coordinator.clock import Clock, SystemClock
 from coordinator.commits import Transactions
 from coordinator.config import ServerSection, ServiceConfig, StorageSection
 from coordinator.console_process import keep_console
-from coordinator.control_socket import ControlSocket, Progress
+from coordinator.control_socket import ControlSocket, MarketProgress
 from coordinator.errors import FolderError, ServeError
 from coordinator.folder import StateFolder, write_private
 from coordinator.identity import Caller, Enrolled, Roster, enrol, renew
 from coordinator.listening import listen
-from coordinator.live import Feed, Presence
+from coordinator.live import Feed, Presence, Reported
 from coordinator.market import Market
 from coordinator.metrics import Metrics
 from coordinator.notices import KEPT_SECONDS, Alarm, Notices
@@ -341,6 +341,8 @@ class Coordinator:
                 await self._look_up(name)
             case Kind.WATCHES, (task_id, name) if live := self.market.held(task_id):
                 live.presence.take_over(name, change.at)
+            case Kind.PROGRESS, (task_id, name, number, done) if live := self.market.held(task_id):
+                live.reported[name] = Reported(int(number), int(done), change.at)
             case Kind.SENDS, (task_id, name, submission_id):
                 self._work.uploads.places.hand_over(UploadKey(task_id, name, submission_id))
 
@@ -472,7 +474,7 @@ class Coordinator:
             **self._notices.troubles(),
         }
 
-    def _progress(self) -> Progress:
+    def _progress(self) -> MarketProgress:
         return {
             "training": {
                 task: {name: (said.round, said.done_micro, said.at) for name, said in by_name.items()}

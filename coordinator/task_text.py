@@ -6,11 +6,13 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from coordinator.control_socket import RoundProgress
 from coordinator.operator import Standing, TaskReport
 from coordinator.storage.rounds import RoundRow
 from fedpeer.terminal import counted, printable
 from mechanism.lifecycle import State
 from mechanism.price import grouped_credits
+from mechanism.settlement import MICRO
 
 #: What ends each phase before its deadline.
 _EARLIER = {
@@ -19,11 +21,11 @@ _EARLIER = {
 }
 
 
-def show_task(console: Console, report: TaskReport, now: float) -> None:
+def show_task(console: Console, report: TaskReport, progress: RoundProgress, now: float) -> None:
     """Prints one task; `now` in seconds since the epoch."""
-    console.print(_facts(report, now))
+    console.print(_facts(report, progress, now))
     if report.people:
-        console.print(_people(report))
+        console.print(_people(report, progress))
     for failure in report.failed:
         # The participants' own words: no markup, no control characters.
         console.print(
@@ -31,7 +33,7 @@ def show_task(console: Console, report: TaskReport, now: float) -> None:
         )
 
 
-def _facts(report: TaskReport, now: float) -> RenderableType:
+def _facts(report: TaskReport, progress: RoundProgress, now: float) -> RenderableType:
     row, terms = report.row, report.row.terms
     grid = Table.grid(padding=(0, 2))
     round_ = f", round {row.round} of {terms.schedule.rounds}" if row.round else ""
@@ -42,6 +44,9 @@ def _facts(report: TaskReport, now: float) -> RenderableType:
         earlier = _EARLIER.get(row.state, "")
         grid.add_row("deadline", f"{time_left(row.deadline, now)} ({_time(row.deadline)}) {earlier}".rstrip())
     grid.add_row("participants", standing_counts(report))
+    if progress.of:
+        left = f", about {time_left(progress.seconds_left, 0)}" if progress.trained < progress.of else ""
+        grid.add_row("evidence", f"{progress.trained} of {progress.of} shadow models are trained{left}")
     paid = sum(report.paid_micro.values())
     settled = sum(r.settled_at is not None for r in report.rounds)
     grid.add_row("paid so far", f"{grouped_credits(paid)} credits in {counted(settled, 'settled round')}")
@@ -74,12 +79,29 @@ def standing_counts(report: TaskReport) -> str:
     return ", ".join([claimed, *stand])
 
 
-def _people(report: TaskReport) -> Table:
+def _people(report: TaskReport, progress: RoundProgress) -> Table:
     table = Table("participant", "stands as", "degree claimed", "credits paid", "expected before the draw")
     for person in report.people:
         amounts = grouped_credits(person.paid_micro), grouped_credits(person.expected_micro)
-        table.add_row(person.id, person.standing, person.degree, *amounts)
+        told = progress.done_micro.get(person.id) if person.standing is Standing.AWAITED else None
+        stands = training(told, report.row.terms.recipe.epochs) or person.standing
+        table.add_row(person.id, stands, person.degree, *amounts)
     return table
+
+
+def training(done_micro: int | None, epochs: int) -> str:
+    """How far a participant says that its training is, such as "in training, epoch 3 of 5"; "" where it says nothing.
+
+    The epoch is the one of the recipe's that the share of the work falls into.
+    """
+    if done_micro is None:
+        return ""
+    if done_micro >= MICRO:
+        return "trained; its model is on its way"
+    epoch = done_micro * epochs // MICRO + 1
+    return (
+        f"in training, epoch {epoch} of {epochs}" if epochs > 1 else f"in training, {done_micro / MICRO:.0%}"
+    )
 
 
 def time_left(deadline: float, now: float) -> str:

@@ -26,6 +26,7 @@ class Kind(StrEnum):
     ARRIVED = "arrived"  # (task,): a claim, a model or a failure is recorded
     PERSON = "person"  # (participant,): enrolled, renewed or revoked
     WATCHES = "watches"  # (task, participant): a session has begun
+    PROGRESS = "progress"  # (task, participant, round, millionths): a training is that far
     SENDS = "sends"  # (task, participant, submission): a stream of an upload has begun
 
 

@@ -8,15 +8,17 @@ from typing import Any
 import orjson
 
 from coordinator import payouts
+from coordinator.control_socket import RoundProgress
 from coordinator.derivation import pseudonym
 from coordinator.operator import Standing, TaskReport, report_of
+from coordinator.reputation import reputation_of
+from coordinator.storage.audits import AuditRow
 from coordinator.storage.rounds import SettlementRow
 from coordinator.storage.tasks import TaskRow
 from coordinator.task_text import standing_counts
 from coordinator.transaction import Transaction
 from fedpeer.audit.proofs import entry as entry_of
 from fedpeer.audit.proofs import trusted_keys
-from fedpeer.console.progress import RoundProgress
 from fedpeer.console.reading import NotThere, task_of
 from fedpeer.console.words import duration, rounded_credits
 from fedpeer.terminal import counted
@@ -181,6 +183,24 @@ def terms_in_words(terms: Terms) -> list[str]:
         )
     if (most := schedule.identities_per_organisation) > 1:
         lines.append(f"An organisation may take part by {most} identities.")
+    if terms.audit is not None:
+        lines.append(
+            f"A round that is paid is audited with probability {float(terms.audit.probability):.3g}: the auditor "
+            "trains again where the data are"
+            + (
+                f"; {terms.audit.held_back:.0%} of every payment is held for it to the end of the task."
+                if terms.audit.held_back
+                else "."
+            )
+        )
+    if recipe.privacy is not None:
+        lines.append(f"Everybody adds noise for privacy: {recipe.privacy}.")
+    if schedule.retention_seconds is not None:
+        lines.append(
+            f"Submitted models are deleted {duration(schedule.retention_seconds)} after the task's end."
+            if schedule.retention_seconds
+            else "Submitted models are deleted when the task ends."
+        )
     if schedule.dispute_seconds:
         lines.append(
             f"Private label counts may be opened for {duration(schedule.dispute_seconds)} after the last settlement."
@@ -211,6 +231,7 @@ def operator_task(t: Transaction, task_id: str) -> dict[str, Any]:
         "failures": [vars(failure) for failure in report.failed],
         "verdicts": [verdict for line in settlements for verdict in _failed(line)],
         "checked": sum(len(line.assessment.verdicts) for line in settlements),
+        "audits": [_audit(row.id, audit) for audit in t.market.audits(row.id)],
     }
 
 
@@ -224,6 +245,19 @@ def with_progress(record: dict[str, Any], progress: RoundProgress) -> dict[str, 
     ]
     shadows = {"trained": progress.trained, "of": progress.of, "seconds_left": progress.seconds_left}
     return {**record, "people": people, "shadows": shadows if progress.of else None}
+
+
+def _audit(task_id: str, audit: AuditRow) -> dict[str, Any]:
+    """How an audit stands; `awaited` until `due`, which is None where nothing is awaited any more."""
+    return {
+        "task": task_id,
+        "round": audit.round,
+        "participant": audit.participant_id,
+        "question_micro": audit.question_micro,
+        "stage": audit.stage,
+        "due": audit.due_at,
+        "explanation": audit.explanation,
+    }
 
 
 def _evidence_seconds(t: Transaction, row: TaskRow) -> float | None:
@@ -289,6 +323,13 @@ def participant(t: Transaction, name: str) -> dict[str, Any]:
             }
             for task in reversed(tasks)
             if (claim := claims[task.id]) is not None
+        ],
+        "reputation": reputation_of(t, name).record(),
+        "audits": [
+            _audit(task.id, audit)
+            for task in reversed(tasks)
+            for audit in t.market.audits(task.id)
+            if audit.participant_id == name
         ],
         "payments": payments[::-1],
         "payouts": payouts.paid_out_to(t, name)[::-1],

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from coordinator.task_text import training
 from fedpeer.console import drawing, words
 
 
@@ -23,8 +24,9 @@ def templates(now: Callable[[], float]) -> Environment:
         "degree": words.degree,
         "share": words.share,
         "duration": words.duration,
-        "training": words.training,
+        "training": training,
         "kind": words.kind,
+        "audit_stage": words.audit_stage,
         "plainly": words.plainly,
         "sentence": words.state_sentence,
     }

@@ -65,6 +65,22 @@ def kind(name: str) -> str:
     return KINDS.get(name, name.replace("_", " "))
 
 
+#: What becomes of an audit, to somebody who has not read the protocol.
+AUDIT_STAGES = {
+    "open": "the auditor is awaited",
+    "failed": "failed; an appeal is possible",
+    "appealed": "appealed; the second audit is awaited",
+    "released": "over: the pay in question is released",
+    "convicted": "failed for good: the pay in question goes back",
+    "refunded": "not held: the pay in question goes back",
+}
+
+
+def audit_stage(name: str) -> str:
+    """How an audit stands, in a few words."""
+    return AUDIT_STAGES[name]
+
+
 def plainly(explanation: str, figures: Mapping[str, object]) -> str:
     """A check's sentence without the clauses that have numbers in them; as it is where it rests on no figures, or
     nothing would be left.
@@ -137,21 +153,6 @@ def degree(text: str | int | None) -> Markup:
 def share(text: str | float | None) -> str:
     """An accuracy as a percentage."""
     return "–" if text is None else f"{float(text):.1%}"
-
-
-def training(done_micro: int | None, epochs: int) -> str:
-    """How far a participant says that its training is, such as "in training, epoch 3 of 5"; "" where it says nothing.
-
-    The epoch is the one of the recipe's that the share of the work falls into.
-    """
-    if done_micro is None:
-        return ""
-    if done_micro >= MICRO:
-        return "trained; its model is on its way"
-    epoch = done_micro * epochs // MICRO + 1
-    return (
-        f"in training, epoch {epoch} of {epochs}" if epochs > 1 else f"in training, {done_micro / MICRO:.0%}"
-    )
 
 
 def duration(seconds: float | None) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import coordinator.control_socket
-from coordinator.control_socket import ControlSocket, Progress, notify, progress
+from coordinator.control_socket import ControlSocket, MarketProgress, notify, progress
 
 
 async def test_a_notification_is_answered_when_the_service_has_looked_and_only_then(tmp_path: Path) -> None:
@@ -18,7 +18,7 @@ async def test_a_notification_is_answered_when_the_service_has_looked_and_only_t
         if len(looked) == 2:
             raise OSError("the database is gone")
 
-    told: Progress = {"training": {"one": {"p1": (1, 500_000, 7.5)}}, "shadows": {"one": (1, 20, 145, 60.0)}}
+    told: MarketProgress = {"training": {"one": {"p1": (1, 500_000, 7.5)}}, "shadows": {"one": (1, 20, 145, 60.0)}}
     control_socket = ControlSocket(path, look, lambda: {"task one": "the disk is full"}, lambda: told)
     assert notify(path) is None
     await control_socket.start()

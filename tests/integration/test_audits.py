@@ -17,6 +17,7 @@ from coordinator.errors import TaskError
 from fedpeer.audit.sources import open_source
 from fedpeer.cli.audit import app
 from fedpeer.cli.errors import CommandError
+from fedpeer.console.sessions import Role
 from fedpeer.learning.datasets import LabelledData, load_splits
 from fedpeer.learning.samples import Samples
 from fedpeer.testing.coordinator import LocalCoordinator
@@ -27,6 +28,7 @@ from participant import Fixed, Trained, TrainingRound, Weights, WrongStateError
 from participant.adapters.workload import WorkloadTask
 from participant.audits import samples_salt
 from participant.identity import StateFolder
+from tests.fedpeer.console.visiting import visited
 from tests.integration.market import verified
 
 pytestmark = [pytest.mark.long, pytest.mark.arithmetic, pytest.mark.timeout(900)]
@@ -146,6 +148,17 @@ def test_who_trains_on_other_samples_than_it_has_committed_to_is_paid_nothing(tm
         coordinator.until("task", "CLOSED")
         for thread in threads:
             thread.join(60)
+        with visited(coordinator.folder, coordinator.clock) as console:
+            page = console.signed_in(Role.OPERATOR).get("/operator/tasks/task/").main
+            assert page.count("failed for good: the pay in question goes back") == 2
+            own_page = console.participant(tmp_path / "eve").get("/participants/eve/").main
+            assert "failed for good: the pay in question goes back" in own_page
+            assert "Its audit has failed, for good." in own_page
+            terms = console.public().get("/tasks/task/").main
+            assert (
+                "is audited with probability 1: the auditor trains again where the data are; 25% of every"
+                in terms
+            )
         stages = {r.participant_id: r.stage for r in coordinator.operator(lambda o: o.audits("task"))}
         assert stages == {"ann": "released", "bob": "released", "cyd": "convicted", "eve": "convicted"}
         report = verified(coordinator.folder)

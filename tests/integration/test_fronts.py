@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 from sqlalchemy import text
 
+from coordinator.control_socket import progress, round_progress
 from coordinator.errors import ServeError
 from coordinator.folder import StateFolder
 from coordinator.fronts import serve_fronts
@@ -111,6 +112,11 @@ def leads(folder: StateFolder, number: int) -> bool:
     return "this process leads" in (folder.path / f"front-{number}.log").read_text()
 
 
+def training(folder: StateFolder, round_: int) -> dict[str, int]:
+    """What the process that leads knows of the participants' training."""
+    return dict(round_progress(progress(folder.control_socket), "task", round_).done_micro)
+
+
 async def until(reached: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE):
         while not reached():
@@ -137,6 +143,10 @@ async def test_participants_of_different_fronts_are_one_market(tmp_path: Path) -
             await client.claim()
         for round_ in (1, 2):
             await asyncio.gather(*(client.until("TRAINING", round_=round_) for client in members))
+            for client in members:
+                said = market_pb2.ReportProgressRequest(task_id="task", round=round_, done_millionths=500_000)
+                await client.market.ReportProgress(said)
+            await until(lambda: training(first.folder, round_) == dict.fromkeys(NAMES, 500_000))  # noqa: B023
             for n, client in enumerate(members):
                 # Each sends at the front that it has not talked to: any of them takes any call.
                 other = at(client, second if n % 2 else first)

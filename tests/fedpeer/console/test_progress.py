@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from coordinator.cli import app
+from coordinator.task_text import training
 from fedpeer.console.sessions import Role
-from fedpeer.console.words import training
 from fedpeer.testing import LocalMarket
 from participant import Task, TrainingRound, Weights
 from tests.fedpeer.console.visiting import eventually, visited
@@ -78,6 +80,9 @@ def test_training_and_evidence_are_told_to_the_operator_alone() -> None:
         eventually(lambda: (found := told()["shadows"]) is not None and found["trained"] == found["of"], 120)
         page = visit.get("/operator/tasks/task/").main
         assert f"{told()['shadows']['of']} shadow models of this round are trained" in page
+        status = CliRunner().invoke(app, ["status", "task", "--state", str(market.coordinator.folder.path)])
+        assert "in training, epoch 3 of 5" in status.output
+        assert f"{told()['shadows']['of']} shadow models are trained" in status.output
         for path in ("/tasks/task/", "/tasks/task.json"):
             assert "in training" not in console.public().get(path).text
             assert "done_micro" not in console.public().get(path).text
