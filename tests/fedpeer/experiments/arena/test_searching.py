@@ -47,8 +47,8 @@ def found(folder: Path) -> Callable[[str], dict[str, Any]]:
     return search
 
 
-#: Searched in the default suite; the others take minutes.
-QUICK = ("identities", "length")
+#: Searched in the default suite; the others take a minute and more.
+QUICK = ("length",)
 
 
 @pytest.mark.arithmetic
