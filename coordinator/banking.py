@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 from coordinator.config import MAX_HOLDER, PayoutsSection, PriceSection
@@ -130,18 +131,28 @@ def payment_files(
     return PaymentFiles(table, None if why or payer is None else _message(log, run, lines, payer), why)
 
 
+def ready_folder(folder: Path) -> None:
+    """Makes the folder that a run's files go to. Raises FolderError where nothing can be written there."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise FolderError(
+            f"{folder} cannot take the payout's files: {error.strerror}; nothing was changed; name another folder "
+            "with --output"
+        ) from None
+
+
 def write_files(folder: Path, number: int, files: PaymentFiles) -> list[Path]:
     """Writes a run's files over those that are there, for the operator's eyes alone; returns where they are.
+
+    Args:
+        folder: as `ready_folder` has made it.
 
     Raises:
         FolderError: they cannot be written. The run stands all the same: the same call writes them again.
     """
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise FolderError(
-            f"{folder} cannot be made: {error.strerror}; the payout has begun: repeat this"
-        ) from None
     made = {f"payout-{number}.csv": files.csv, f"payout-{number}.xml": files.message}
     written = []
     for name, data in made.items():

@@ -43,6 +43,7 @@ from fedpeer.protocol.console_link import CONSOLE_ADDRESS
 from fedpeer.streams import discard_output, nowhere
 from fedpeer.terminal import configure_logs, counted, output, printable, shown
 from fedpeer.text_files import naming
+from mechanism.canonical import MAX_INTEGER
 from mechanism.price import grouped_credits
 from mechanism.settlement import MICRO
 
@@ -53,7 +54,7 @@ if TYPE_CHECKING:  # --help needs no extra, and does not wait for them
     from coordinator.revocations import CarriedOver
 
 #: An amount of credits on the command line; 15 digits hold whatever a ledger can.
-_CREDITS = re.compile(r"[0-9]{1,15}(\.[0-9]{1,6})?")
+_CREDITS = re.compile(r"[0-9]{1,30}(\.[0-9]{1,6})?")
 
 app = typer.Typer(
     help="Run a market: publish tasks, invite participants, serve, settle.", no_args_is_help=True
@@ -673,6 +674,9 @@ def carry_revocations(
     with _operator(state) as operator:
         carried = operator.carry_over_revocations(ledger)
         text = _carried_over_text(carried)
+        if not (carried.beyond or as_json):
+            output().print(text, markup=False)
+            return
         _changed(operator, as_json, vars(carried), text, f"Recorded: {text}")
 
 
@@ -919,6 +923,10 @@ def _micro(text: str) -> int:
             f"{text!r:.40} is no number of credits; expected digits with at most six decimal places, such as 1000 or "
             "12.5, above 0"
         )
+    if micro > MAX_INTEGER:
+        raise PayoutError(
+            f"{text!r:.40} credits are too many for one entry; expected at most {grouped_credits(MAX_INTEGER)}"
+        )
     return micro
 
 
@@ -938,11 +946,13 @@ def payout(
     """
     if context.invoked_subcommand is not None:
         return
-    from coordinator.banking import write_files
+    from coordinator.banking import ready_folder, write_files
 
+    target = folder or state / "payouts"
     with _operator(state) as operator:
+        ready_folder(target)
         run, files = operator.pay_out()
-        written = write_files(folder or state / "payouts", run.row.number, files)
+        written = write_files(target, run.row.number, files)
         price = run.row.price
         text = "\n".join(
             [
@@ -987,7 +997,10 @@ def withdraw_payout(
     """Take a payout back that was not paid: all of it is payable again. Be sure that the bank does not have it."""
     with _operator(state) as operator:
         run, new = operator.withdraw_payout(number, reason)
-        text = f"Payout {number} is withdrawn{'' if new else ' already'}: its credits are payable again."
+        text = (
+            f"Payout {number} is withdrawn{'' if new else f' already, for the reason {run.row.reason!r}'}: its credits "
+            "are payable again. Delete its files wherever they lie: the next payout pays the same."
+        )
         _changed(operator, as_json, {**run.record(), "new": new}, text, text)
 
 
@@ -1218,8 +1231,8 @@ def _carried_over_text(carried: "CarriedOver") -> str:
     names = ", ".join(carried.revoked) or "nobody more"
     again = ", ".join(carried.invite_again)
     return (
-        f"revoked: {names}. The copy has {counted(carried.beyond, 'entry')} that this log has not; those that were "
-        f"signed contradict it from entry {carried.shared} on."
+        f"revoked: {names}. The copy has {counted(carried.beyond, 'entry')} that this log had not; from "
+        f"entry {carried.shared} on the two are one log only where they come to the same entries."
         + (f" Invite again, since they had enrolled with new keys: {again}." if again else "")
     )
 

@@ -23,7 +23,6 @@ from cryptography.hazmat.primitives.serialization import (
 from pydantic import (
     BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     ValidationError,
     field_validator,
@@ -41,7 +40,7 @@ from fedpeer.protocol.limits import (
     MAX_STREAMS_PER_IDENTITY,
 )
 from fedpeer.text_files import TextFileError, parse_toml, read_toml
-from fedpeer.violations import violations
+from fedpeer.violations import Section, violations
 from mechanism.audit import Audit
 from mechanism.degree import rational
 from mechanism.errors import FieldError
@@ -125,11 +124,7 @@ Probability = Annotated[str, BeforeValidator(_text_number)]
 Coefficient = Annotated[Decimal | Literal["best"], BeforeValidator(_coefficient)]
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True)
-
-
-class ServerSection(_Section):
+class ServerSection(Section):
     """Addresses as host:port; port 0 takes a free one.
 
     Attributes:
@@ -157,7 +152,7 @@ class ServerSection(_Section):
     bytes_per_hour: float = Field(MAX_BYTES_PER_HOUR, gt=0)
 
 
-class StorageSection(_Section):
+class StorageSection(Section):
     """Where state lives.
 
     Attributes:
@@ -171,7 +166,7 @@ class StorageSection(_Section):
     keep_unfetched: bool = True
 
 
-class S3Section(_Section):
+class S3Section(Section):
     """A bucket of an object store that speaks S3, for model files; needs the extra fedpeer[s3].
 
     Attributes:
@@ -191,7 +186,7 @@ class S3Section(_Section):
     cache_bytes: float = Field(20 << 30, gt=0)
 
 
-class WorkersSection(_Section):
+class WorkersSection(Section):
     """Who trains shadow models.
 
     Attributes:
@@ -203,7 +198,7 @@ class WorkersSection(_Section):
     wait_seconds: float = Field(300, gt=0)
 
 
-class TracingSection(_Section):
+class TracingSection(Section):
     """OpenTelemetry; needs the extra fedpeer[tracing].
 
     Attributes:
@@ -215,7 +210,7 @@ class TracingSection(_Section):
     ratio: float = Field(1.0, ge=0, le=1)
 
 
-class ReceiverSection(_Section):
+class ReceiverSection(Section):
     """One receiver of notices; see docs/notices.md.
 
     Attributes:
@@ -251,7 +246,7 @@ class ReceiverSection(_Section):
         return self
 
 
-class MailSection(_Section):
+class MailSection(Section):
     """The operator's mail server, for receivers at mailto:...
 
     Attributes:
@@ -275,7 +270,7 @@ class MailSection(_Section):
         return self
 
 
-class OidcSection(_Section):
+class OidcSection(Section):
     """A provider of OpenID Connect by which the console signs people in; see docs/console.md.
 
     Attributes:
@@ -292,8 +287,8 @@ class OidcSection(_Section):
     console: str = ""
     operators: tuple[str, ...] = ()
     auditors: tuple[str, ...] = ()
-    participants: dict[str, str] = {}
-    learners: dict[str, str] = {}
+    participants: dict[str, str] = Field(default_factory=dict)
+    learners: dict[str, str] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _whole(self) -> "OidcSection":
@@ -309,7 +304,7 @@ class OidcSection(_Section):
 MAX_HOLDER = 70
 
 
-class PayoutsSection(_Section):
+class PayoutsSection(Section):
     """The operator's own account, from which participants are paid.
 
     Attributes:
@@ -322,7 +317,7 @@ class PayoutsSection(_Section):
     bic: str = ""
 
 
-class ServiceConfig(_Section):
+class ServiceConfig(Section):
     """coordinator.toml.
 
     Attributes:
@@ -340,7 +335,9 @@ class ServiceConfig(_Section):
     payouts: PayoutsSection = PayoutsSection()
     mail: MailSection = MailSection()
     oidc: OidcSection = OidcSection()
-    notices: dict[Annotated[str, Field(max_length=64, pattern=r"^[A-Za-z0-9_-]+$")], ReceiverSection] = {}
+    notices: dict[Annotated[str, Field(max_length=64, pattern=r"^[A-Za-z0-9_-]+$")], ReceiverSection] = Field(
+        default_factory=dict
+    )
 
     @model_validator(mode="after")
     def _mail_leaves(self) -> "ServiceConfig":
@@ -356,7 +353,7 @@ class ServiceConfig(_Section):
 WORKER_FILE = "worker.toml"
 
 
-class WorkerConfig(_Section):
+class WorkerConfig(Section):
     """worker.toml, which `fedpeer coordinator worker` writes.
 
     Attributes:
@@ -377,7 +374,7 @@ class WorkerConfig(_Section):
         return self
 
 
-class PriceSection(_Section):
+class PriceSection(Section):
     """What a credit is paid out as.
 
     Attributes:
@@ -389,7 +386,7 @@ class PriceSection(_Section):
     currency: str
 
 
-class PaymentSection(_Section):
+class PaymentSection(Section):
     name: str = "log"
     scale: Exact | None = None
     exponent: Exact | None = None
@@ -399,7 +396,7 @@ class PaymentSection(_Section):
         return {key: value for key, value in given.items() if value is not None}
 
 
-class AggregationSection(_Section):
+class AggregationSection(Section):
     """How the next start follows from a round's models; `mechanism.server_step` has the rules and their defaults."""
 
     name: str = "fedavg"
@@ -415,7 +412,7 @@ class AggregationSection(_Section):
         return given | ({} if self.averaged is None else {"averaged": tuple(sorted(set(self.averaged)))})
 
 
-class RuleSection(_Section):
+class RuleSection(Section):
     """How a score becomes a payment.
 
     Attributes:
@@ -449,7 +446,7 @@ class RuleSection(_Section):
         return Rule(self.name, peers, self.claim_penalty, self.stake_micro, fee, self.whole_from)
 
 
-class ScheduleSection(_Section):
+class ScheduleSection(Section):
     rounds: int = Field(le=MAX_ROUNDS)
     quorum: int = 3
     capacity: int = Field(le=MAX_PARTICIPANTS)
@@ -460,7 +457,7 @@ class ScheduleSection(_Section):
     retention_seconds: int | None = Field(None, ge=0, le=MAX_PHASE_SECONDS)
 
 
-class PrivacySection(_Section):
+class PrivacySection(Section):
     """Noise that every participant adds; `mechanism.terms.Privacy` says what each value does."""
 
     method: str
@@ -473,7 +470,7 @@ class PrivacySection(_Section):
         return Privacy(self.method, self.clip, self.noise_multiplier, self.delta)
 
 
-class RecipeSection(_Section):
+class RecipeSection(Section):
     """Attributes:
     model: an architecture's name, "package.module:factory" of a workload, or "custom".
     options: the factory's keyword arguments.
@@ -487,11 +484,11 @@ class RecipeSection(_Section):
     learning_rate: Exact = Decimal("0.001")
     samples: int
     proximal: Exact = Decimal(0)
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = Field(default_factory=dict)
     privacy: PrivacySection | None = None
 
 
-class StrataSection(_Section):
+class StrataSection(Section):
     """What a stratum is, one of three kinds; its edges or names are taken from D_c.
 
     Attributes:
@@ -505,7 +502,7 @@ class StrataSection(_Section):
     of: str = "target"
     column: str | None = None
     factory: str | None = None
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = Field(default_factory=dict)
     names: list[str] | None = None
 
     @model_validator(mode="after")
@@ -517,7 +514,7 @@ class StrataSection(_Section):
         return self
 
 
-class AuditSection(_Section):
+class AuditSection(Section):
     """Audits by re-training, of submissions that were paid.
 
     Attributes:
@@ -575,7 +572,7 @@ def _strata(value: Any) -> Any:
 StrataChoice = Annotated[StrataSection | None, BeforeValidator(_strata)]
 
 
-class ContractSection(_Section):
+class ContractSection(Section):
     """Attributes:
     max_norm: largest Euclidean norm; empty: a hundred times the initial model's, at least 1,000.
     max_bytes: largest file; empty: the initial model's size and 64 KiB for another header.
@@ -585,7 +582,7 @@ class ContractSection(_Section):
     max_bytes: int | None = None
 
 
-class DataSection(_Section):
+class DataSection(Section):
     """The learner's own data, from one of four sources: D_c, and a held-out test set where there is one.
 
     Attributes:
@@ -612,13 +609,13 @@ class DataSection(_Section):
     root: Path | None = None
     file: Path | None = None
     test_file: Path | None = None
-    inputs: list[str] = []
+    inputs: list[str] = Field(default_factory=list)
     target: str | None = None
     layout: Literal["array", "named"] | None = None
     folder: Path | None = None
     test_folder: Path | None = None
     factory: str | None = None
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = Field(default_factory=dict)
     holdout: Exact | None = Field(None, gt=0, lt=1)
     classes: list[str] | None = None
 
@@ -646,7 +643,7 @@ _BELONGS = {
 MIN_SHADOWS = 12
 
 
-class EvidenceSection(_Section):
+class EvidenceSection(Section):
     """How many shadow models are trained, and what limits them.
 
     Attributes:
@@ -689,7 +686,7 @@ class EvidenceSection(_Section):
         return self.model_copy(update={"shadows": shadows, "later": min(shadows, later)})
 
 
-class PlanSection(_Section):
+class PlanSection(Section):
     """The expected participants and what a tighter bound is worth to the learner: they give the best Q.
 
     Attributes:
@@ -703,7 +700,7 @@ class PlanSection(_Section):
     equilibrium: Literal["least", "greatest"] = "least"
 
 
-class CalibrationSection(_Section):
+class CalibrationSection(Section):
     """What `fedpeer calibrate` measured, and of what (`coordinator.calibration`).
 
     Attributes:
@@ -730,7 +727,7 @@ class CalibrationSection(_Section):
     reached: tuple[Exact, Exact]
 
 
-class TaskConfig(_Section):
+class TaskConfig(Section):
     """A task file. Q, phi and upsilon are the paper's; amounts are in credits unless they end in _micro.
 
     Attributes:

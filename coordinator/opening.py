@@ -461,11 +461,15 @@ def _contract(config: TaskConfig, initial_model: bytes) -> ModelContract:
         named = f"initial_model {config.initial_model}" if config.initial_model else "the initial model"
         raise TaskError(f"{named} cannot be used: {error}") from None
     norm = Decimal(math.ceil(check.norm))
-    max_norm = config.contract.max_norm or max(_LEAST_MAX_NORM, norm * _NORM_FACTOR)
+    max_norm = config.contract.max_norm
+    if max_norm is None:
+        max_norm = max(_LEAST_MAX_NORM, norm * _NORM_FACTOR)
     if max_norm < Decimal(check.norm):
         raise FieldError("contract.max_norm", max_norm, f"at least {norm}, which covers the first model's")
     largest = max(largest, len(initial_model))
-    max_bytes = config.contract.max_bytes or len(initial_model) + _HEADER_ALLOWANCE
+    max_bytes = config.contract.max_bytes
+    if max_bytes is None:
+        max_bytes = len(initial_model) + _HEADER_ALLOWANCE
     if max_bytes < largest:
         raise FieldError(
             "contract.max_bytes",

@@ -25,7 +25,7 @@ from coordinator.clock import Clock, SystemClock
 from coordinator.commits import Transactions
 from coordinator.config import ServiceConfig
 from coordinator.control_socket import MarketProgress, notify, progress, round_progress
-from coordinator.errors import FolderError, TaskError
+from coordinator.errors import FolderError, PayoutError, TaskError
 from coordinator.folder import StateFolder
 from coordinator.history import merged_before, round_start
 from coordinator.identity import Invitation, invite
@@ -492,9 +492,13 @@ class Operator:
         return self._transact.look(payouts.due)
 
     def payout_files(self, number: int) -> PaymentFiles:
-        """The files of a payout, whatever has become of it. Raises PayoutError where there is none."""
+        """The files of a payout. Raises PayoutError where there is none, or it was withdrawn: another pays the same."""
         payer = checked_payer(self.config.payouts)
         run = self._transact.look(lambda t: payouts.run_of(t, number))
+        if run.row.outcome == WITHDRAWN:
+            raise PayoutError(
+                f"payout {number} was withdrawn, and has no files any more: a later one pays the same"
+            )
         return payment_files(self.config.name, run.row, run.lines, payer)
 
     def pay_out(self) -> tuple[payouts.Run, PaymentFiles]:

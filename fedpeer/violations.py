@@ -1,9 +1,26 @@
 """What is wrong with the settings in a file, in sentences for the person who wrote it."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
+
+
+class Section(BaseModel):
+    """A section of a TOML file of ours: no other keys, and whole numbers are written as such."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _not_cast(cls, value: Any, info: ValidationInfo) -> Any:
+        """3.0, "3" and true are no 3."""
+        kind = cls.model_fields[str(info.field_name)].annotation
+        whole = kind is int or set(get_args(kind)) == {int, type(None)}
+        if whole and value is not None and type(value) is not int:
+            raise PydanticCustomError("int_type", "a whole number")
+        return value
 
 
 def violations(error: ValidationError, kind: type[BaseModel], path: Path) -> str:

@@ -1,6 +1,7 @@
 """`fedpeer participant`: enrol, explain, run, and look at status, earnings, audits and the like."""
 
 import json
+import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -29,7 +30,7 @@ from participant.earnings import Earned, ask_owed
 from participant.effects import Effect, drive
 from participant.effort import BestResponse
 from participant.endpoint import Endpoint, market_endpoint
-from participant.errors import ConfigurationError, StateError, TransportError
+from participant.errors import ConfigurationError, DeclinedError, StateError, TransportError
 from participant.identity import StateFolder, check_authority
 from participant.journal import MARKET, Journal
 from participant.progress import EXIT_INTERRUPTED, kept
@@ -165,7 +166,10 @@ def explain(config: ConfigOption = Path(CONFIG_FILE), as_json: JsonOption = Fals
     sys.path.insert(0, str(Path.cwd()))  # where `run` looks for a task's modules, too
     records = []
     with Participant(
-        settings.state, settings.coordinator.market, insecure=settings.coordinator.insecure
+        settings.state,
+        settings.coordinator.market,
+        insecure=settings.coordinator.insecure,
+        policy=settings.policy.build(),
     ) as participant:
         for section in settings.task:
             strategy, name = section.strategy, section.data or section.factory
@@ -174,14 +178,20 @@ def explain(config: ConfigOption = Path(CONFIG_FILE), as_json: JsonOption = Fals
                 typer.echo(f"{name}: nothing to explain, no task takes claims", err=True)
                 continue
             if not isinstance(strategy, BestResponse):
-                degree = participant.check(section.spec.build(), task_id)
+                try:
+                    degree = participant.check(section.spec.build(), task_id, privacy=section.own_privacy)
+                except DeclinedError as error:
+                    typer.echo(f"{name}: {error}", err=True)
+                    continue
                 typer.echo(
                     f"{name}: nothing to explain, the effort is fixed; it fits the task {task_id}, at degree "
                     f"{degree_text(degree)} without effort",
                     err=True,
                 )
                 continue
-            explanation = participant.explain(section.spec.build(), task_id, strategy)
+            explanation = participant.explain(
+                section.spec.build(), task_id, strategy, privacy=section.own_privacy
+            )
             if as_json:
                 records.append(explanation.record())
             else:
@@ -461,7 +471,9 @@ def openings(
     with Client(_endpoint(settings)) as client:
         found = client.transport.run(fetch_openings(task_id, settings.id, client.steps))
     try:
-        path.write_bytes(b"".join(line + b"\n" for line in found.lines()))
+        # It tells what the ledger keeps private.
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.writelines(line + b"\n" for line in found.lines())
     except OSError as error:
         raise _mistake(f"{path} cannot be written ({error.strerror}); name another with --out") from None
     rounds = sum(name.endswith("/evidence") for name in found.by_id)
@@ -611,9 +623,16 @@ def _print_earnings(participant_id: str, earned: list[Earned]) -> None:
 
 def _settings(path: Path) -> ParticipantConfig:
     try:
-        return read_config(path)
+        settings = read_config(path)
+        enrolled = StateFolder(settings.state).enrolled_id()
     except ConfigurationError as error:
         raise _mistake(str(error)) from None
+    if enrolled not in (None, settings.id):
+        raise _mistake(
+            f"{path}: id is {settings.id!r}, and the state folder {settings.state} is {enrolled}'s; name {enrolled}'s "
+            "id, or another folder"
+        )
+    return settings
 
 
 def _endpoint(settings: ParticipantConfig) -> Endpoint:

@@ -8,10 +8,10 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from fedpeer.text_files import TextFileError, read_toml
-from fedpeer.violations import violations
+from fedpeer.violations import Section, violations
 from mechanism.errors import FieldError
 from mechanism.privacy import Privacy
 from mechanism.terms import identifier
@@ -31,11 +31,7 @@ WORKLOAD_TASK = "participant.adapters.workload:WorkloadTask"
 GRACE_SECONDS = 20.0
 
 
-class _Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True)
-
-
-class CoordinatorSection(_Section):
+class CoordinatorSection(Section):
     """Where the coordinator is.
 
     Attributes:
@@ -50,7 +46,7 @@ class CoordinatorSection(_Section):
     insecure: bool = False
 
 
-class EffortSection(_Section):
+class EffortSection(Section):
     """How the effort is decided.
 
     Attributes:
@@ -117,7 +113,7 @@ Exact = Annotated[Decimal, BeforeValidator(_exact)]
 Share = Annotated[str, BeforeValidator(_exact)]
 
 
-class NoiseSection(_Section):
+class NoiseSection(Section):
     """Noise of the participant's own choice; `mechanism.privacy` says what each value does."""
 
     method: str
@@ -132,7 +128,7 @@ class NoiseSection(_Section):
             raise ConfigurationError(str(error)) from None
 
 
-class LimitSection(_Section):
+class LimitSection(Section):
     """How much may be told of the data, as (epsilon, delta)."""
 
     epsilon: Exact
@@ -142,7 +138,7 @@ class LimitSection(_Section):
         return PrivacyLimit(self.epsilon, self.delta)
 
 
-class PolicySection(_Section):
+class PolicySection(Section):
     """Which terms are accepted; `participant.Policy` says what each value does."""
 
     coordinator_keys: list[str] = Field(default_factory=list)
@@ -161,7 +157,7 @@ class PolicySection(_Section):
         return Policy(**{**dict(self), "most_epsilon": limit})
 
 
-class TaskSection(_Section):
+class TaskSection(Section):
     """What is trained for which task.
 
     Attributes:
@@ -191,6 +187,10 @@ class TaskSection(_Section):
         return self
 
     @property
+    def own_privacy(self) -> Privacy | None:
+        return None if self.privacy is None else self.privacy.build()
+
+    @property
     def spec(self) -> TaskSpec:
         if self.data is None:
             return TaskSpec(str(self.factory), self.options)
@@ -213,7 +213,7 @@ class TaskSection(_Section):
         return self.model_copy(update={"data": folder / self.data, "folders": folders})
 
 
-class ServiceSection(_Section):
+class ServiceSection(Section):
     """How the service runs.
 
     Attributes:
@@ -232,7 +232,7 @@ class ServiceSection(_Section):
     foreign_keys: Literal["refuse", "stop", "warn"] = "refuse"
 
 
-class ParticipantConfig(_Section):
+class ParticipantConfig(Section):
     """The whole file.
 
     Attributes:

@@ -244,12 +244,14 @@ class Explanation(Readable):
         start: delta(0), exact.
         decision: what follows.
         points: figures at every tenth of effort.
+        remarks: why the task cannot be taken part in as things are, a sentence each.
     """
 
     task_id: str
     start: Fraction
     decision: Decision
     points: tuple[Point, ...]
+    remarks: tuple[str, ...] = ()
 
     def record(self) -> dict[str, Any]:
         """As JSON."""
@@ -258,6 +260,7 @@ class Explanation(Readable):
             "start_degree": str(self.start),
             "effort": str(self.decision.effort),
             "reason": self.decision.reason,
+            "remarks": list(self.remarks),
             "points": [{**vars(point), "utility": point.utility} for point in self.points],
         }
 
@@ -276,7 +279,7 @@ class Explanation(Readable):
                 f"{point.effort:6.2f}  {point.degree:6.4f}  {point.payment:7.4f}  {point.deviation:<7.4f}  "
                 f"{point.cost:7.4f}  {point.utility:7.4f}  {point.equivalent:8.4f}  {'#' * width}"
             )
-        return "\n".join([*lines, "", self.decision.reason])
+        return "\n".join([*lines, "", self.decision.reason, *self.remarks])
 
     @property
     def _title(self) -> str:
@@ -294,7 +297,7 @@ class Explanation(Readable):
             self._title,
             ("effort", "degree", "payment", "+-", "cost", "utility", "for sure"),
             rows,
-            self.decision.reason,
+            " ".join([self.decision.reason, *self.remarks]),
         )
 
 

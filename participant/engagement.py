@@ -81,7 +81,7 @@ if TYPE_CHECKING:
     from participant.keys import KeyWatch
 
 #: States in which a claim that was refused for the task's state may be taken at the next attempt.
-_BEFORE_SELECTION = (market_pb2.TASK_STATE_OPEN, market_pb2.TASK_STATE_EFFORT)
+BEFORE_SELECTION = (market_pb2.TASK_STATE_OPEN, market_pb2.TASK_STATE_EFFORT)
 
 #: Seconds between looks for a task that opens; the coordinator is asked for its list.
 LOOK_SECONDS = 15.0
@@ -655,7 +655,7 @@ class Engagement:
                 # A task that was just opened takes claims in a moment; it may have begun to since the refusal.
                 if error.code is not Code.WRONG_STATE:
                     raise
-                if (yield from self.market.task(self.task_id)).state not in _BEFORE_SELECTION:
+                if (yield from self.market.task(self.task_id)).state not in BEFORE_SELECTION:
                     raise
             yield Pause(next(waits))
 
@@ -885,7 +885,7 @@ def find_task(
         claim = submission_id(task_id, participant_id, "claim", 0)
         if has_claimed(journal, task_id) or claim in message.submissions:
             return task_id
-        if message.state in (market_pb2.TASK_STATE_OPEN, market_pb2.TASK_STATE_EFFORT):
+        if message.state in BEFORE_SELECTION:
             open_ones.append(task_id)
     return open_ones[0] if open_ones else None
 

@@ -151,6 +151,15 @@ class StateFolder:
         except OSError as error:
             raise ConfigurationError(f"{self.path / OWN_KEYS} cannot be read ({error.strerror})") from None
 
+    def enrolled_id(self) -> str | None:
+        """Whose the folder is, by its certificate; None where there is none that can be read."""
+        from fedpeer.protocol.certificates import CertificateError, certificate_name, load_certificate
+
+        try:
+            return certificate_name(load_certificate((self.path / CERTIFICATE).read_bytes()))
+        except (CertificateError, OSError):
+            return None
+
     def credentials(self) -> Credentials:
         """The key with its certificate.
 

@@ -1,7 +1,8 @@
 """What a participant can do: each call once, for the blocking client (`participant.sync`) and the asyncio one
 (`participant.aio`)."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from fractions import Fraction
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args
 
 import numpy.typing as npt
 
+from fedpeer.v1 import market_pb2
 from mechanism.degree import noniid_degree, stratum_counts
 from mechanism.privacy import Privacy
 from mechanism.reputation import Reputation
@@ -22,6 +24,7 @@ from participant.effects import Emit, Emits, Steps, Work, transform
 from participant.effort import BestResponse, Effort, Explanation, effort_decimal, explained, strategy_of
 from participant.endpoint import Endpoint, market_endpoint
 from participant.engagement import (
+    BEFORE_SELECTION,
     Assignment,
     Engagement,
     OwnerRules,
@@ -264,28 +267,62 @@ class Membership(Generic[JoinedKind]):
         return engagement.report()
 
     @call
-    def explain(self, task: Task, task_id: str, effort: BestResponse | None = None) -> Steps[Explanation]:
+    def explain(
+        self,
+        task: Task,
+        task_id: str,
+        effort: BestResponse | None = None,
+        *,
+        privacy: Privacy | None = None,
+    ) -> Steps[Explanation]:
         """What each effort would earn in the task, and which is best; print it. Claims nothing and agrees to nothing.
+
+        Its remarks say where the policy would decline the task, and where it takes no claims any more.
+
+        Args:
+            privacy: noise of one's own choice; None: what the terms ask for.
 
         Raises:
             EffortError: `effort` is no `BestResponse`, or its cost or curve cannot be used.
         """
         strategy, trainer = explained(effort), trainer_of(task)
-        _, terms = yield from published(task_id, self.client.steps)
+        message, terms = yield from published(task_id, self.client.steps)
 
         def explanation() -> Explanation:
             trainer.prepare(terms)
-            return strategy.explain(terms, trainer.counts())
+            counts = trainer.counts()
+            remarks = tuple(self._remarks(message, terms, counts, privacy))
+            return replace(strategy.explain(terms, counts), remarks=remarks)
 
         found: Explanation = yield Work(explanation)
         return found
 
+    def _remarks(
+        self, message: market_pb2.Task, terms: Terms, counts: Counts, privacy: Privacy | None
+    ) -> Iterator[str]:
+        if message.state not in BEFORE_SELECTION:
+            state = market_pb2.TaskState.Name(message.state).removeprefix("TASK_STATE_")
+            yield f"Task {terms.task_id} takes no claims any more: it is {state}."
+        try:
+            self._check_policy(terms, stratum_counts(counts, terms.strata_names), privacy)
+        except DeclinedError as error:
+            yield f"It would not be joined: {error}."
+
+    def _check_policy(self, terms: Terms, counts: Sequence[int], privacy: Privacy | None) -> None:
+        if self._policy is not None:
+            self._policy.check(terms, privacy)
+            self._policy.check_pay(terms, counts)
+
     @call
-    def check(self, task: Task, task_id: str) -> Steps[Fraction]:
-        """Holds files and data against the published terms, as a claim does first; the degree that it would state.
-        Claims nothing and agrees to nothing.
+    def check(self, task: Task, task_id: str, *, privacy: Privacy | None = None) -> Steps[Fraction]:
+        """Holds files, data and policy against the published terms, as a claim does first; the degree that it would
+        state. Claims nothing and agrees to nothing.
+
+        Args:
+            privacy: noise of one's own choice; None: what the terms ask for.
 
         Raises:
+            DeclinedError: the policy does not accept the terms.
             TaskError: what does not fit; FieldError: counts of other strata than the terms'.
         """
         trainer = trainer_of(task)
@@ -293,7 +330,9 @@ class Membership(Generic[JoinedKind]):
 
         def checked() -> Fraction:
             trainer.prepare(terms)
-            return noniid_degree(stratum_counts(trainer.counts(), terms.strata_names), terms.reference)
+            counts = stratum_counts(trainer.counts(), terms.strata_names)
+            self._check_policy(terms, counts, privacy)
+            return noniid_degree(counts, terms.reference)
 
         degree: Fraction = yield Work(checked)
         return degree

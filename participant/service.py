@@ -235,7 +235,7 @@ class Service:
             task_id,
             effort=worker.section.strategy,
             on_progress=worker.tell,
-            privacy=None if worker.section.privacy is None else worker.section.privacy.build(),
+            privacy=worker.section.own_privacy,
         )
 
     def _keep_certified(self) -> None:

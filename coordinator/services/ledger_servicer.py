@@ -8,6 +8,8 @@ from coordinator.transaction import Transaction
 from fedpeer.protocol.limits import LEDGER_BATCH_BYTES, LEDGER_BATCH_ENTRIES, LEDGER_MESSAGE_BYTES
 from fedpeer.v1 import ledger_pb2, ledger_pb2_grpc
 from mechanism.errors import FieldError
+from mechanism.ledger.accounts import account_name
+from mechanism.ledger.errors import EntryError
 from mechanism.ledger.note import Note
 
 
@@ -81,6 +83,11 @@ class LedgerServicer(ledger_pb2_grpc.LedgerServicer):
         return ledger_pb2.ConsistencyProof(hashes=await self._transact.read(prove))
 
     async def GetBalance(self, request: ledger_pb2.GetBalanceRequest, context: Any) -> ledger_pb2.Balance:
+        try:
+            account_name(request.account)
+        except EntryError:
+            forms = "an account such as treasury, escrow:TASK or payable:PARTICIPANT"
+            raise FieldError("account", request.account[:80], forms) from None
         balance, size = await self._transact.read(
             lambda t: (t.ledger.balance(request.account), t.ledger.size())
         )

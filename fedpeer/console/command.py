@@ -92,6 +92,8 @@ def link(
     role, called = _whom(folder, auditor, learner)
     token = Sessions(folder.console, time.time, lambda _: None).link(role, learner)
     served = folder.console_address
+    if not console and not served.is_file():
+        typer.echo("No console serves from this folder now; the link is for one that you start.", err=True)
     base = console or (served.read_text() if served.is_file() else f"http://{CONSOLE_ADDRESS}")
     url = f"{base.rstrip('/')}/sign-in/?token={token}"
     if as_json:

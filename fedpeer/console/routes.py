@@ -357,9 +357,12 @@ def _payout(asked: Asked) -> Answer:
     number = asked.whole("The payout", asked.path["payout"])
     with closing(_acting(asked)) as operator:
         found = [run for run in operator.payout_runs() if run.row.number == number]
-    if not found:
-        raise NotThere(f"There is no payout {number}.")
-    return Shown("payout.html", found[0].record(), {"notice": _notice(asked)})
+        if not found:
+            raise NotThere(f"There is no payout {number}.")
+        record = found[0].record()
+        files = None if record["standing"] == "withdrawn" else operator.payout_files(number)
+    shown = {} if files is None else {"message": files.message is not None, "why": files.why}
+    return Shown("payout.html", record, {"notice": _notice(asked), **shown})
 
 
 def _end_payout(asked: Asked) -> Answer:

@@ -9,6 +9,7 @@ import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import structlog
 import uvicorn
@@ -53,6 +54,16 @@ def where(address: str) -> tuple[str, int]:
         return split_address("--listen", address)
     except ServeError as error:
         raise ConsoleError(str(error)) from None
+
+
+def _answers(url: str) -> bool:
+    """Whether somebody listens at a console's address."""
+    place = urlsplit(url)
+    try:
+        socket.create_connection((place.hostname, place.port), 1).close()
+    except OSError:
+        return False
+    return True
 
 
 class ConsoleServer:
@@ -104,15 +115,25 @@ class ConsoleServer:
 
     async def serve(self) -> None:
         """Serves until `stop`."""
+        before = self._address.read_text() if self._address.is_file() else ""
         self._address.write_text(self.url)
         renewing = asyncio.create_task(self._follow_certificate())
         try:
             await self._server.serve(sockets=[self._socket])
         finally:
             renewing.cancel()
-            self._address.unlink(missing_ok=True)
+            self._take_address_back(before)
             self._socket.close()
             self._reader.close()
+
+    def _take_address_back(self, before: str) -> None:
+        """The folder names a console that still serves from it, where there is one."""
+        with contextlib.suppress(FileNotFoundError):
+            if self._address.read_text() != self.url:
+                return  # one that began later
+            self._address.unlink()
+        if before and _answers(before):
+            self._address.write_text(before)
 
     async def _follow_certificate(self) -> None:
         """Takes a renewed certificate for new connections, within a minute."""

@@ -233,6 +233,10 @@ class Console:
                     request, 403, f"This page is not for you: you are {visitor.called}.", visitor
                 )
             form = await self._form(request, page, visitor) if request.method == "POST" else {}
+            if any("\0" in text for text in [*request.path_params.values(), *request.query_params.values()]):
+                raise NotThere("There is no such page: no name has a NUL in it.")
+            if any("\0" in text for text in form.values()):
+                raise Mistake("A field of the form has a NUL in it; write it without.")
             host = request.headers.get("host", "")
             shown = request.scope.get("state", {}).get(SCOPE_KEY)
             kept = request.cookies.get(f"{self.sessions.cookie}-begun")

@@ -113,6 +113,11 @@ class Resolve:
         return {"resolve": self.reservation, "micro": self.micro}
 
 
+def account_name(name: str) -> str:
+    """An account's name as it is. Raises EntryError where it has the form of none."""
+    return _matching(_ACCOUNT, name, "account")
+
+
 Transfer: TypeAlias = Post | Reserve | Resolve
 
 

@@ -229,6 +229,7 @@ def test_a_page_follows_the_market_without_being_loaded_again() -> None:
         assert opened.text(".countdown").endswith("left")
         opened.run("window.stays = true; document.querySelector('main a').focus()")
         opened.until(lambda: opened.text().count("in training, 25%") == 4)
+        assert opened.run("return document.activeElement.matches('main a')"), "the focus stays where it was"
         Held.half.set()
         opened.until(lambda: opened.text().count("trained; its model is on its way") == 4)
         Held.go.set()

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.banking import write_files
+from coordinator.banking import ready_folder, write_files
 from coordinator.folder import StateFolder
 from coordinator.operator import Operator
 from coordinator.payouts import Run
@@ -49,6 +49,7 @@ def pay(path: Path, acknowledge: int) -> None:
                 os.write(acknowledge, f"returned {run.row.number} {line.participant_id}\n".encode())
         run, files = operator.pay_out()
         number = run.row.number
+        ready_folder(path / "payouts")
         write_files(path / "payouts", number, files)
         os.write(acknowledge, f"sent {number} {hashlib.sha256(files.csv).hexdigest()}\n".encode())
         if outcome_of(number) == CONFIRMED:

@@ -181,6 +181,8 @@ def test_a_first_model_that_no_participant_could_send_is_refused(tmp_path: Path)
     bad = {"w": np.array([1.0, np.nan], np.float32)}
     refused("'w' has 1 values that are NaN or infinite", weights=bad)
     refused("contract.max_norm", FieldError, contract={"max_norm": "1"})
+    refused("contract.max_norm", FieldError, contract={"max_norm": "0"})
+    refused("contract.max_bytes", FieldError, contract={"max_bytes": 0})
     refused("contract.max_bytes", FieldError, contract={"max_bytes": 4_900})
     config = task_config(tmp_path)
     assert config.initial_model is not None

@@ -18,7 +18,10 @@ async def test_a_notification_is_answered_when_the_service_has_looked_and_only_t
         if len(looked) == 2:
             raise OSError("the database is gone")
 
-    told: MarketProgress = {"training": {"one": {"p1": (1, 500_000, 7.5)}}, "shadows": {"one": (1, 20, 145, 60.0)}}
+    told: MarketProgress = {
+        "training": {"one": {"p1": (1, 500_000, 7.5)}},
+        "shadows": {"one": (1, 20, 145, 60.0)},
+    }
     control_socket = ControlSocket(path, look, lambda: {"task one": "the disk is full"}, lambda: told)
     assert notify(path) is None
     await control_socket.start()

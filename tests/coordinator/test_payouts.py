@@ -14,7 +14,15 @@ import sepaxml
 import xmlschema
 
 from coordinator import payouts
-from coordinator.banking import checked_account, checked_payer, message_id, payment_files, priced, write_files
+from coordinator.banking import (
+    checked_account,
+    checked_payer,
+    message_id,
+    payment_files,
+    priced,
+    ready_folder,
+    write_files,
+)
 from coordinator.config import PayoutsSection, PriceSection
 from coordinator.errors import ConfigError, PayoutError
 from coordinator.opening import PreparedTask
@@ -194,6 +202,7 @@ def test_the_files_say_who_is_paid_what(market: Mirrored, tmp_path: Path) -> Non
     with_accounts(market)
     run = begun(market)
     made = files_of(run)
+    ready_folder(tmp_path / "out")
     written = write_files(tmp_path / "out", 1, made)
     assert [path.name for path in written] == ["payout-1.csv", "payout-1.xml"]
     assert [path.stat().st_mode & 0o777 for path in written] == [0o600, 0o600]

@@ -72,6 +72,16 @@ async def balance(client: Client, account: str) -> ledger_pb2.Balance:
     return await client.ledger.GetBalance(ledger_pb2.GetBalanceRequest(account=account))
 
 
+async def test_a_balance_is_of_an_account(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "state")
+    async with running(folder) as coordinator:
+        ann = await enrol(coordinator, "ann")
+        assert (await balance(ann, "payable:nobody-yet")).credits_posted_micro == 0
+        for account in ("", "a\0b", "payable:a\0b", "payable:", "x" * 1000):
+            await refused(balance(ann, account), Code.FIELD_INVALID)
+        await close([ann])
+
+
 async def test_cancelling_refunds_what_is_not_paid_and_tells_everyone(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "state")
     open_task(folder, task_config(tmp_path, rule={"stake_micro": 1000}))

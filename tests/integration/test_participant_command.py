@@ -238,6 +238,44 @@ def test_explain_holds_the_data_of_a_fixed_effort_against_the_task(
     assert "expected" in done.stderr
 
 
+def test_explain_says_what_would_keep_the_task_from_being_joined(coordinator: Served, tmp_path: Path) -> None:
+    coordinator.open(schedule={"rounds": 1, "quorum": 3, "capacity": 3})
+    folder = configured(coordinator, tmp_path / "slow", "slow", "slow:Slow", "")
+    (folder / "slow.py").write_text(SLOW.format(seconds=0))
+    settings = (folder / "participant.toml").read_text()
+    (folder / "participant.toml").write_text(settings + "\n[policy]\nleast_pay = 1000\n")
+    coordinator.operator(lambda operator: operator.cancel("task", "too expensive"))
+    done = fedpeer(folder, "explain")
+    assert done.returncode == 0, done.stderr
+    said = " ".join(done.stdout.split())
+    assert "Task task takes no claims any more: it is CANCELLED." in said
+    assert "It would not be joined: task task is declined" in said
+    assert "accepted are at least 1000" in said
+    fixed = (folder / "participant.toml").read_text()
+    fixed = fixed.replace('strategy = "best-response"\ncost = 0.5', 'strategy = "fixed"\neffort = 0')
+    (folder / "participant.toml").write_text(fixed)
+    assert "task task is declined" in fedpeer(folder, "explain").stderr
+
+
+def test_a_file_with_another_ones_id_is_a_mistake(coordinator: Served, tmp_path: Path) -> None:
+    folder = configured(coordinator, tmp_path / "slow", "slow", "slow:Slow", "")
+    path = folder / "participant.toml"
+    path.write_text(path.read_text().replace('id = "slow"', 'id = "other"', 1))
+    for command in (
+        ["earnings"],
+        ["status"],
+        ["run"],
+        ["keys"],
+        ["why", "task"],
+        ["explain"],
+        ["openings", "task"],
+    ):
+        done = fedpeer(folder, *command)
+        assert done.returncode == 2, (command, done.stderr)
+        assert "id is 'other', and the state folder" in done.stderr
+        assert "is slow's" in done.stderr
+
+
 def test_ctrl_c_stops_the_service_and_says_what_is_kept(coordinator: Served, tmp_path: Path) -> None:
     coordinator.open(schedule={"rounds": 1, "quorum": 3, "capacity": 3})
     folder = configured(coordinator, tmp_path / "slow", "slow", "slow:Slow", "", grace=0)

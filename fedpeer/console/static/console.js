@@ -27,6 +27,10 @@ async function refresh() {
     do {
       again = false;
       const answer = await fetch(location.href, { redirect: "error" });
+      if (!answer.ok) {
+        say(answer.status === 401 || answer.status === 403 ? "not up to date: sign in again" : "not up to date: the console has no answer just now");
+        return;
+      }
       const fresh = new DOMParser().parseFromString(await answer.text(), "text/html").querySelector("main");
       if (fresh) replace(document.querySelector("main"), fresh);
     } while (again);
@@ -41,13 +45,31 @@ async function refresh() {
 function replace(old, fresh) {
   if (old.innerHTML === fresh.innerHTML) return;
   const written = [...old.querySelectorAll("input[type=text], textarea")].filter((f) => f.id && f.value !== f.defaultValue);
+  const ticked = [...old.querySelectorAll("input[type=checkbox]")].filter((f) => f.id && f.checked !== f.defaultChecked);
   const open = [...old.querySelectorAll("details[open]")].map((d) => d.id);
-  const focused = document.activeElement && document.activeElement.id;
+  const active = document.activeElement, place = old.contains(active) ? placeOf(active, old) : null;
+  const caret = place && "selectionStart" in active ? [active.selectionStart, active.selectionEnd] : null;
   old.innerHTML = fresh.innerHTML;
   for (const id of open) { const d = id && document.getElementById(id); if (d) d.open = true; }
   for (const field of written) { const there = document.getElementById(field.id); if (there) there.value = field.value; }
-  if (focused) { const there = document.getElementById(focused); if (there) there.focus(); }
+  for (const field of ticked) { const there = document.getElementById(field.id); if (there) there.checked = field.checked; }
+  const there = place && find(place, old);
+  if (there) { there.focus({ preventScroll: true }); if (caret && caret[0] !== null) there.setSelectionRange(...caret); }
   countDown();
+}
+
+// What has the focus is found again by its id, or as the n-th link or button that reads and leads the same.
+function alike(one, other) {
+  return one.tagName === other.tagName && one.textContent === other.textContent && one.getAttribute("href") === other.getAttribute("href");
+}
+
+function placeOf(element, within) {
+  const same = [...within.querySelectorAll(element.tagName)].filter((e) => alike(e, element));
+  return { element, id: element.id, number: same.indexOf(element) };
+}
+
+function find({ element, id, number }, within) {
+  return id ? document.getElementById(id) : [...within.querySelectorAll(element.tagName)].filter((e) => alike(e, element))[number];
 }
 
 function say(text) {

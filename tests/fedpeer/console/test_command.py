@@ -95,6 +95,17 @@ def beside(tmp_path: Path) -> Iterator[tuple["subprocess.Popen[str]", Path]]:
         yield coordinator, place
 
 
+def test_the_folder_names_a_console_that_still_serves(tmp_path: Path) -> None:
+    with beside(tmp_path) as (_, place):
+        first = place.read_text()
+        arguments = ("--state", str(tmp_path / "market"), "--listen", "127.0.0.1:0")
+        with process("console", *arguments) as (second, _):
+            eventually(lambda: place.is_file() and place.read_text() != first, 60)
+            second.send_signal(signal.SIGTERM)
+            assert second.wait(30) == 0
+        assert place.read_text() == first
+
+
 def gone(url: str) -> bool:
     try:
         Visit(url).get("/")

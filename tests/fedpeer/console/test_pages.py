@@ -241,6 +241,8 @@ def test_pages_are_the_same_on_every_database(database: str, tmp_path: Path) -> 
                 "/ledger/",
             ):
                 assert visit.get(path).status == 200, path
+            for path in ("/tasks/a%00b/", "/participants/%00/", "/ledger/?end=%00"):
+                assert visit.get(path).status == 404, path
             record = json.loads(visit.get("/participants/p1.json").text)
             assert record["payable_micro"] == coordinator.verify().balances["payable:p1"].holds > 0
             assert json.loads(visit.get("/participants/p1/task/1.json").text)["problems"] == []

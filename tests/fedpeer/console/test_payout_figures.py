@@ -82,9 +82,17 @@ def test_the_operator_begins_confirms_and_records_what_came_back(tmp_path: Path)
             assert visit.get(f"{where}payout.xml").status == 404, "no account of the operator's own"
             assert visit.post(where, of=where, act="steal").status == 400
             assert visit.post(where, of=where, act="withdraw", reason=" ").status == 409
+            assert "payout.csv" in visit.get(where).main
+            assert "payout.xml" not in visit.get(where).main
+            assert visit.post(where, of=where, act="withdraw", reason="a\0b").status == 400
+            assert visit.post(where, of=where, act="withdraw", reason="a wrong account").status == 303
+            assert "payout.csv" not in visit.get(where).main
+            assert visit.get(f"{where}payout.csv").status == 409, "another pays the same"
+            where = "/operator/payouts/2/"
+            visit.post("/operator/payouts/", of="/operator/payouts/")
             assert visit.post(where, of=where, act="confirm").status == 303
             assert visit.post(where, of=where, act="return", participant="p2", reason="closed").status == 303
-            run = json.loads(visit.get("/operator/payouts/1.json").text)
+            run = json.loads(visit.get("/operator/payouts/2.json").text)
             assert run["standing"] == "confirmed"
             assert [line["returned"] is not None for line in run["lines"]] == [False, True, False]
             own = json.loads(console.participant(market.folder / "p2").get("/participants/p2.json").text)
