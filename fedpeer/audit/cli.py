@@ -37,6 +37,7 @@ from fedpeer.audit.input_files import (
     MAX_KEY_BYTES,
     MAX_OPENING_BYTES,
     MAX_RECEIPT_BYTES,
+    NothingThereError,
     SourceError,
     is_file,
     read_bytes,
@@ -45,7 +46,7 @@ from fedpeer.audit.input_files import (
 )
 from fedpeer.audit.proofs import consistency, receipt, trusted_keys
 from fedpeer.audit.sources import named, open_source
-from fedpeer.audit.sql.errors import StorageError
+from fedpeer.audit.sql.errors import DatabaseUnreachable, StorageError
 from fedpeer.terminal import counted, output, shown
 from mechanism.ledger.accounts import Balance, Book
 from mechanism.ledger.entry import Entry
@@ -179,6 +180,8 @@ def verify(
         with ledger.opened() as opened:
             given = _openings(openings) if openings else None
             report = _verified(opened, _key(key), None if known is None else _file_text(known), given)
+    except (NothingThereError, DatabaseUnreachable):
+        raise
     except (LedgerError, StorageError) as error:
         report = Report(named(ledger.source), problems=[Problem("source", str(error))])
     if as_json:
@@ -308,6 +311,8 @@ def check(
         recorded = Entry.parse(proof.entry or _file_bytes(entry or receipt_file))
         record.update(verified=True, index=proof.index, size=head.size, entry=orjson.loads(recorded.data))
         sentence = f"entry {proof.index} ({recorded.id}) is in the log {head.origin} of {head.size} entries"
+    except NothingThereError:
+        raise
     except LedgerError as error:
         record["problem"] = sentence = str(error)
     if as_json:
@@ -434,6 +439,8 @@ def witness(
             note, old, new = _witnessed(opened, state, _key(key), signer)
         record.update(cosigned=True, old=old, size=new.size, checkpoint=str(note))
         sentence = str(note)
+    except NothingThereError:
+        raise
     except LedgerError as error:
         record["problem"] = sentence = shown(f"not cosigned: {error}")
     if as_json:
@@ -508,7 +515,7 @@ def _openings(paths: Sequence[Path]) -> Openings:
     for path in paths:
         files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
         if not files:
-            raise SourceError(f"{path} has no file of openings; expected names that end in .jsonl")
+            raise NothingThereError(f"{path} has no file of openings; expected names that end in .jsonl")
         for file in files:
             found.append(read_openings(read_lines(file, MAX_OPENING_BYTES)))
     return joined_openings(found)
@@ -661,7 +668,7 @@ def _key(text: str | None) -> VerificationKey | None:
     if text is None:
         return None
     if not text.strip():
-        raise SourceError("--key is empty; expected the log's verification key, or a file with it")
+        raise NothingThereError("--key is empty; expected the log's verification key, or a file with it")
     if "+" not in text or is_file(Path(text)):
         text = _file_text(text, MAX_KEY_BYTES).strip()
     return VerificationKey.parse(text)

@@ -37,6 +37,10 @@ class SourceError(LedgerError):
     """A source that is not a ledger, or cannot be read."""
 
 
+class NothingThereError(SourceError):
+    """Nothing is where a command's arguments say: that is a mistake in the command, and says nothing of a ledger."""
+
+
 def opened(path: Path, limit: int) -> IO[bytes]:
     """`path`, open for reading.
 
@@ -46,7 +50,7 @@ def opened(path: Path, limit: int) -> IO[bytes]:
     try:
         descriptor = os.open(path, os.O_RDONLY | _AT_ONCE)
     except FileNotFoundError:
-        raise SourceError(f"{path} is missing") from None
+        raise NothingThereError(f"{path} is missing") from None
     except (OSError, ValueError) as error:
         raise _unreadable(path, error) from None
     try:

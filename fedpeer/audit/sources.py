@@ -20,6 +20,7 @@ from fedpeer.audit.input_files import (
     MAX_KEY_BYTES,
     MAX_LEDGER_BYTES,
     MAX_PEM_BYTES,
+    NothingThereError,
     SourceError,
     is_file,
     opened,
@@ -100,7 +101,7 @@ def open_source(
     if "://" in source:
         return _database(source, resources)
     if not source:
-        raise SourceError("the source is empty; expected a folder, a file, a database URL or host:port")
+        raise NothingThereError("the source is empty; expected a folder, a file, a database URL or host:port")
     path = Path(source)
     try:
         folder = path.is_dir()
@@ -117,9 +118,9 @@ def open_source(
     host, _, port = source.rpartition(":")
     if host and port.isdigit():
         if not 1 <= int(port) <= 65_535:
-            raise SourceError(f"{source!r} has the port {port}; expected 1 to 65535")
+            raise NothingThereError(f"{source!r} has the port {port}; expected 1 to 65535")
         return _remote(source, resources, ca, insecure, certificate)
-    raise SourceError(
+    raise NothingThereError(
         f"there is no ledger at {source!r:.300}; expected a folder, a .jsonl or database file, "
         "a database URL or a coordinator's host:port"
     )
@@ -368,7 +369,7 @@ def _folder(path: Path, resources: ExitStack) -> LedgerSource:
     databases = sorted(path.glob("*.db"))
     if len(databases) == 1:
         return _database(f"sqlite:///{databases[0]}", resources)
-    raise SourceError(
+    raise NothingThereError(
         f"the folder {path} holds no ledger: no ledger.json, no ledger/ and no one database file"
     )
 
@@ -414,7 +415,9 @@ def _pem(path: Path | None) -> bytes | None:
 def _remote_error(address: str, error: grpc.RpcError) -> SourceError:
     details = (error.details() if isinstance(error, grpc.Call) else None) or str(error)
     details = printable(" ".join(details[:_MAX_DETAILS].split()))
-    return SourceError(f"the coordinator at {address} does not answer: {details}{_remedy(details)}")
+    away = isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.UNAVAILABLE
+    kind = NothingThereError if away else SourceError
+    return kind(f"the coordinator at {address} does not answer: {details}{_remedy(details)}")
 
 
 def _remedy(details: str) -> str:

@@ -22,6 +22,7 @@ from typer.testing import CliRunner, Result
 from coordinator.services.ledger_servicer import LedgerServicer
 from coordinator.storage.schema import migrate
 from fedpeer.audit.cli import app
+from fedpeer.audit.input_files import NothingThereError
 from fedpeer.audit.sources import open_source
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.errors import DatabaseFull, DatabaseLocked, DatabaseReadOnly, DatabaseUnreachable
@@ -535,7 +536,7 @@ def test_a_name_that_no_file_can_have_is_one_sentence(arguments: tuple[str, ...]
 
 
 def test_a_witness_leaves_nothing_for_a_wrong_source(tmp_path: Path) -> None:
-    assert call("witness", tmp_path / "nothing", "--state", tmp_path / "w").exit_code == 1
+    assert mistake(call("witness", tmp_path / "nothing", "--state", tmp_path / "w"))
     assert not (tmp_path / "w").exists()
     (tmp_path / "file").write_text("")
     result = call("witness", tmp_path / "nothing", "--state", tmp_path / "file")
@@ -569,7 +570,38 @@ def test_emptied_heads_are_missed(folder: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("source", ["", "localhost:0", "localhost:99999"])
 def test_sources_that_cannot_be_are_refused(source: str) -> None:
-    assert "expected" in sentence(call("verify", source))
+    assert "expected" in mistake(call("verify", source))
+
+
+def mistake(result: Result) -> str:
+    """What the command refuses before it looks at any ledger; the program ends with 2 then."""
+    assert isinstance(result.exception, NothingThereError | DatabaseUnreachable), result.output
+    assert not result.output
+    return str(result.exception)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("verify", "l.jsonl", "--key", "nowhere"),
+        ("verify", "l.jsonl", "--key", ""),
+        ("verify", "l.jsonl", "--from", "nowhere"),
+        ("verify", "l.jsonl", "--openings", "nowhere"),
+        ("verify", "nowhere"),
+        ("check", "nowhere", "--key", VKEY),
+        ("witness", "nowhere", "--state", "w"),
+    ],
+)
+def test_a_mistake_in_a_command_is_told_from_a_ledger_that_does_not_hold(
+    folder: Path, arguments: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    done = subprocess.run(
+        [sys.executable, "-m", "fedpeer", "ledger", *arguments], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("fedpeer: ")
+    assert done.stderr.count("\n") == 1
 
 
 def sentence(result: Result) -> str:
@@ -583,8 +615,8 @@ def sentence(result: Result) -> str:
 
 
 def test_what_is_no_ledger_is_named_in_one_sentence(folder: Path, tmp_path: Path) -> None:
-    assert "no ledger at" in sentence(call("verify", tmp_path / "missing"))
-    assert "holds no ledger" in sentence(call("verify", tmp_path))
+    assert "no ledger at" in mistake(call("verify", tmp_path / "missing"))
+    assert "holds no ledger" in mistake(call("verify", tmp_path))
     for name, content in (("empty", b""), ("text", b"hello\n"), ("binary", bytes(range(256)))):
         (tmp_path / name).write_bytes(content)
         assert sentence(call("verify", tmp_path / name)).startswith("source: ")
@@ -604,8 +636,8 @@ def test_what_is_no_ledger_is_named_in_one_sentence(folder: Path, tmp_path: Path
     cut = tmp_path / "cut.db"
     cut.write_bytes((folder / "l.db").read_bytes()[:5000])
     assert sentence(call("verify", cut)).startswith("source: ")
-    assert "not a usable database URL" in sentence(call("verify", "mysql://nowhere/x"))
-    assert "does not answer" in sentence(call("verify", "127.0.0.1:1", "--insecure"))
+    assert "not a usable database URL" in mistake(call("verify", "mysql://nowhere/x"))
+    assert "does not answer" in mistake(call("verify", "127.0.0.1:1", "--insecure"))
     stranger = str(SigningKey("example.com/fedpeer", 1, bytes(32)).verification_key)
     assert "the trusted key is" in sentence(call("verify", folder / "tiles", "--key", stranger))
 
@@ -621,7 +653,7 @@ def test_a_database_of_another_schema_is_named(folder: Path, tmp_path: Path) -> 
 
 def test_an_unreachable_postgresql_is_one_sentence() -> None:
     pytest.importorskip("psycopg")
-    assert "cannot be reached" in sentence(call("verify", "postgresql://nobody@127.0.0.1:1/none"))
+    assert "cannot be reached" in mistake(call("verify", "postgresql://nobody@127.0.0.1:1/none"))
 
 
 def test_an_export_that_fails_leaves_nothing(folder: Path, tmp_path: Path) -> None:
