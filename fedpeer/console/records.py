@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Any
 
@@ -537,9 +538,9 @@ def learner_statement(record: dict[str, Any]) -> list[Sequence[Any]]:
     spent = ("task", "state", "opened", "budget_micro", "reserved_micro", "spent_micro", "stakes_lost_micro")
     return [
         (*moved, *spent, "returned_micro"),
-        *([*(line[n] for n in moved), *("" for _ in range(8))] for line in record["funding"][::-1]),
+        *([*(_cell(line, n) for n in moved), *("" for _ in range(8))] for line in record["funding"][::-1]),
         *(
-            ["task", *("" for _ in moved[1:]), *(line[n] for n in (*spent, "returned_micro"))]
+            ["task", *("" for _ in moved[1:]), *(_cell(line, n) for n in (*spent, "returned_micro"))]
             for line in record["tasks"][::-1]
         ),
     ]
@@ -561,11 +562,19 @@ def statement(record: dict[str, Any]) -> list[Sequence[Any]]:
     return [
         (*earned, *(f"payout_{name}" if name == "micro" else name for name in moved)),
         *(
-            [*(payment[name] for name in earned), *("" for _ in moved)]
+            [*(_cell(payment, name) for name in earned), *("" for _ in moved)]
             for payment in record["payments"][::-1]
         ),
         *(
-            [*(line["at"] if name == "at" else "" for name in earned), *(line[name] for name in moved)]
+            [*(_cell(line, name) if name == "at" else "" for name in earned), *(line[name] for name in moved)]
             for line in record["payouts"][::-1]
         ),
     ]
+
+
+def _cell(line: dict[str, Any], name: str) -> Any:
+    """A value for a table; a time as ISO 8601 has it, UTC."""
+    value = line[name]
+    if name in ("at", "opened") and value is not None:
+        return datetime.fromtimestamp(value, UTC).isoformat(timespec="seconds")
+    return value
