@@ -342,6 +342,36 @@ def revoke(
         _changed(operator, as_json, record, done, recorded)
 
 
+@app.command()
+def forget(
+    name: Annotated[str, typer.Argument(help="The participant's id.")],
+    state: State = DEFAULT_STATE,
+    as_json: AsJson = False,
+) -> None:
+    """Erase what is kept of a revoked participant beside the ledger: openings with their salts, claims, bank account.
+
+    Refused while a task that it takes part in runs, while terms promise to keep what was sent, and while a payout to it
+    is on its way. Safe to repeat. The ledger stays, and verifies.
+    """
+    with _operator(state) as operator:
+        found, gone = operator.forget(name)
+        text = (
+            f"{name} is forgotten: {counted(found.openings, 'opening')}, {counted(found.assessments, 'assessment')}, "
+            f"{counted(found.models, 'model')} and {counted(found.bank_details, 'record')} of bank details erased. "
+            f"What stays: its entries in the ledger, under this id and key, with what they show in clear; what others' "
+            f"openings say of samples in common with it; backups, payment files and logs, which are yours to delete; "
+            f"{grouped_credits(found.owed_micro)} credits that it is owed."
+        )
+        if found.models:
+            text += " The model files go with the service's next daily housekeeping."
+        if not gone:
+            text += (
+                " The database's write-ahead log still has it, since the service reads there: repeat the command, or "
+                "restart the service."
+            )
+        _changed(operator, as_json, {**found.record(), "log_emptied": gone}, text, text)
+
+
 @certificate_app.command("renew")
 def renew_certificate(
     host: Annotated[

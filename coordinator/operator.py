@@ -27,6 +27,7 @@ from coordinator.config import ServiceConfig
 from coordinator.control_socket import MarketProgress, notify, progress, round_progress
 from coordinator.errors import FolderError, PayoutError, TaskError
 from coordinator.folder import StateFolder
+from coordinator.forgetting import Forgotten, forget
 from coordinator.history import merged_before, round_start
 from coordinator.identity import Invitation, invite
 from coordinator.metrics import Metrics
@@ -296,6 +297,17 @@ class Operator:
             return Revoked(row is not None, row is not None and row.revoked_at is not None, withdrawn)
 
         return self._act(act)
+
+    def forget(self, participant_id: str) -> tuple[Forgotten, bool]:
+        """Erases what is kept of a participant beside the ledger; see `coordinator.forgetting.forget`.
+
+        Returns:
+            what was erased, and whether the database's own log is rid of it, too: where somebody reads it, it is after
+            a repetition, or once the service ends.
+        """
+        found = self._transact.run(lambda t: forget(t, participant_id))
+        self._tell()
+        return found, self._database.empty_log()
 
     def check_unused(self, task_id: str) -> None:
         """Raises TaskError where a task has the id already."""

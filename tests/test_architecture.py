@@ -47,6 +47,7 @@ COORDINATOR = (
     ("calibration", "dry_round", "transaction"),
     ("commits",),
     ("audits", "history", "notices", "payouts", "reputation", "settlements", "revocations"),
+    ("forgetting",),
     ("operator", "runner"),
     ("alarms", "market", "task_text"),
     ("services",),

@@ -77,6 +77,12 @@ class Identities(Rows):
             self._add(participants, row)
         self.announce(Kind.PERSON, row.id)
 
+    def erase_organisation(self, participant_id: str) -> None:
+        """Erases whom a participant is of, in its invitations too."""
+        self._set(participants, {"id": participant_id}, organisation=None)
+        self._set(invitations, {"participant_id": participant_id}, organisation=None)
+        self.announce(Kind.PERSON, participant_id)
+
     def add_certificate(self, row: CertificateRow) -> None:
         self._add(certificates, row)
 

@@ -143,9 +143,12 @@ def countdown(deadline: float | None, now: float) -> Markup:
 
 
 def degree(text: str | int | None) -> Markup:
-    """A degree to four places with the exact one as title: a rational's text, or millionths."""
+    """A degree to four places with the exact one as title: a rational's text, empty where it was erased, or
+    millionths."""
     if text is None:
         return Markup('<span class="none">not scored</span>')
+    if text == "":
+        return Markup('<span class="none">erased</span>')
     exact = Fraction(text, MICRO) if isinstance(text, int) else Fraction(text)
     return Markup('<data value="{}" title="{}">{}</data>').format(exact, exact, f"{float(exact):.4f}")
 
