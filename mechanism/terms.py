@@ -12,7 +12,7 @@ from fractions import Fraction
 from math import lcm, prod
 from typing import ClassVar
 
-from mechanism.audit import Audit
+from mechanism.audit import Audit, auditor_key
 from mechanism.coverage import check_whole_from
 from mechanism.degree import reference_distribution
 from mechanism.errors import FieldError
@@ -274,6 +274,8 @@ class Terms(Recorded, Readable):
         price: what a credit is paid out as; None where that is not said. All tasks of a log that say it say the same.
         funder: the learner from whose account the budget is reserved; empty: the operator's treasury.
         audit: who re-trains, how often, and what is held for it; None: nobody.
+        auditor: public key of who may measure the ended task again where nobody re-trains, SubjectPublicKeyInfo in DER;
+            empty: nobody, or the one of `audit`.
 
     Raises:
         FieldError: on construction, for any value out of its range.
@@ -301,6 +303,7 @@ class Terms(Recorded, Readable):
     price: Price | None = field(default=None, metadata={"optional": True})
     funder: str = field(default="", metadata={"optional": True})
     audit: Audit | None = field(default=None, metadata={"optional": True})
+    auditor: bytes = field(default=b"", metadata={"optional": True})
 
     def __post_init__(self) -> None:
         identifier("task_id", self.task_id)
@@ -319,6 +322,14 @@ class Terms(Recorded, Readable):
             raise FieldError(
                 "audit", self.rule.name, 'rule.name = "verified": no other measures degrees to compare'
             )
+        if self.auditor:
+            auditor_key(self.auditor, "auditor")
+            if self.audit is not None:
+                raise FieldError(
+                    "auditor", self.auditor.hex()[:80], "none beside `audit`, which names its own for both"
+                )
+            if self.rule.name == "paper":
+                raise FieldError("auditor", self.rule.name, "a rule that pays on evidence: there is no other to measure")
         if self.classes:
             check_names("classes", self.classes)
         labels = isinstance(self.strata, Labels)
@@ -334,6 +345,11 @@ class Terms(Recorded, Readable):
     def all_peers(self) -> bool:
         """Whether everybody is scored against everybody, so that no payment hangs on a draw."""
         return self.rule.peers >= self.schedule.capacity - 1
+
+    @property
+    def measured_by(self) -> bytes:
+        """Key of who may measure the ended task again, DER; empty: nobody."""
+        return self.auditor if self.audit is None else self.audit.auditor
 
     @property
     def strata_names(self) -> tuple[str, ...]:
@@ -367,6 +383,7 @@ class Terms(Recorded, Readable):
             f"budget     {self.budget_micro} micro-credits" + (f", of {self.funder}" if self.funder else ""),
             *([] if self.price is None else [f"price      {self.price}"]),
             *self._audit_line(),
+            *([] if not self.measured_by else ["auditor    may measure the task again once it has ended"]),
         ]
         return "\n  ".join(lines)
 

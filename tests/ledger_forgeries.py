@@ -2657,6 +2657,81 @@ def an_audit_or_its_end_at_another_time() -> Cases:
     yield "an audit before its round", history.log.entries
 
 
+MEASURED = Shape(auditor=True)
+
+
+@forgery(
+    "has not ended", "has no auditor", "were deleted", "has no terms", "the task had", "not signed by the auditor",
+    "other terms", "other evidence", "were measured again", "before the task's end",
+)  # fmt: skip
+def a_task_is_measured_again_by_whom_or_when_it_cannot_be() -> Cases:
+    for name, changes in {
+        "by a participant": {"key": "p001"},
+        "under other terms": {"terms_digest": bytes(32)},
+        "the second first": {"number": 2},
+        "of other entries": {"measured": bytes(32)},
+        "without a round": {"rounds": 1, "identical": 1, "merged": 1},
+        "of a round more": {"rounds": 3, "identical": 3, "merged": 3},
+        "of a model less": {"submissions": 7},
+        "before the end, it says": {"at": samples.at(0)},
+    }.items():
+        history = played(MEASURED)
+        history.measure(**changes)
+        yield name, history.log.entries
+    history = played(MEASURED)
+    history.measure()
+    history.measure(number=1)
+    yield "the first again", history.log.entries
+    history = played(MEASURED)
+    history.measure(at=samples.at(600))
+    history.measure(at=samples.at(599))
+    yield "before the one before", history.log.entries
+    history = settled(MEASURED, 2)
+    history.measure()
+    yield "before its end", history.log.entries
+    history = played()
+    history.measure()
+    yield "terms that name nobody", history.log.entries
+    history = played(replace(MEASURED, retention=60))
+    history.measure()
+    yield "models that were deleted", history.log.entries
+    history = played(replace(MEASURED, cancelled=(State.TRAINING, 1)))
+    history.measure(rounds=1)
+    yield "nothing settled", history.log.entries
+    elsewhere = played(Shape(task_id="elsewhere"))
+    played_here = played(MEASURED)
+    played_here.measure()
+    elsewhere.log.write(played_here.log.entries[-1])
+    yield "a task of another log", elsewhere.log.entries
+
+
+@forgery("outcome is")
+def a_task_is_confirmed_that_is_not() -> Cases:
+    for name, outcome, changes in (
+        ("a degree beyond the tolerance", "confirmed", {"identical": 1, "degree_micro": 10_001}),
+        ("a weight beyond the tolerance", "confirmed", {"identical": 1, "weight_micro": 10_001}),
+        ("a multiplier beyond the tolerance", "confirmed", {"identical": 0, "multiplier_micro": 10_001}),
+        ("a test that turned", "confirmed", {"identical": 1, "turned": 1}),
+        ("another model", "confirmed", {"merged": 1}),
+        ("within the tolerance", "deviates", {"identical": 1, "degree_micro": 10_000}),
+        ("another word", "fine", {}),
+    ):
+        history = played(MEASURED)
+        history.measure(outcome=outcome, **changes)
+        yield name, history.log.entries
+
+
+@forgery("auditor", "rule that pays on evidence")
+def terms_with_an_auditor_that_none_can_be() -> Cases:
+    key = AUDIT.auditor.hex()
+    plain = samples.terms().record()
+    yield "no key", of_terms({**plain, "auditor": "00" * 91})
+    yield "no text", of_terms({**plain, "auditor": None})
+    yield "capitals", of_terms({**plain, "auditor": key.upper()})
+    yield "twice", of_terms({**plain, "auditor": key, "audit": replace(samples.terms(), audit=AUDIT).record()["audit"]})
+    yield "without evidence", of_terms({**samples.terms(rule="paper").record(), "auditor": key})
+
+
 @forgery("while the audit of p000 for round 1 is pending")
 def a_task_closes_while_an_audit_is_pending() -> Cases:
     history = audited(replace(AUDITED, audits=PENDING))

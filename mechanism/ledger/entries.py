@@ -17,6 +17,7 @@
     <task>/round/<r>/awards, /award/<p>         what disputes add to a settled round
     <task>/stake/<p>/release
     <task>/round/<r>/audit/..., /appeal/<p>     audits: `mechanism.ledger.audit_entries`; <task>/held/<p>/...
+    <task>/remeasurement/<n>                    an auditor has measured the ended task again
     <task>/deletion                             no submitted model is kept any more
     learner:<l>/deposit/<reference>             a learner's money comes; .../withdrawal/<reference>: it goes back
     payout/<n>/<part>, payout/<n>/line/<p>      the n-th payout run: what is payable is on its way

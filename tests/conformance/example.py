@@ -570,6 +570,8 @@ def _audits(made: Example) -> dict[str, str]:
     of = {entry.id: entry for entry in failed}
     first = next(entry for entry in failed if entry.kind == "audit")
     opening: Any = first.opening
+    again = next(e for e in played(SHAPES["measured again"]).log.entries if e.kind == "remeasurement")
+    said: Any = again.body["statement"]
     three = [bytes([number]) * 32 for number in (1, 2, 3)]
     return {
         "root of three samples": samples_root(three, SALT).hex(),
@@ -580,6 +582,8 @@ def _audits(made: Example) -> dict[str, str]:
         "an audit": first.data.decode(),
         "end of an audit": of["task/round/1/audit/p000/end"].data.decode(),
         "loss": of["task/held/p000/loss"].data.decode(),
+        "digest of what was measured": str(said["measured"]),
+        "what measuring again has found": again.data.decode(),
     }
 
 

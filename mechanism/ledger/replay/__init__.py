@@ -22,6 +22,8 @@ Of each task:
     disputes      once, after a settlement; awards only to those who have one, at most what a round pays
     audits        of those whom the round's key draws, in time; a verdict that fits its figures; appeals and ends in
                   their times
+    measurings    of an ended task by the auditor of its terms, of all that its entries say was measured, before its
+                  models are deleted; numbered; the outcome is that of the figures
     end           what is not settled is refunded, only where the task is cancelled; stakes are released,
                   and what is held for audits, or lost by who has failed one
     deletion      of submitted models, once, after the end, not before the time that the terms promise to keep them
@@ -94,6 +96,7 @@ _HANDLERS: Mapping[str, Callable[[World, Entry, Mapping[str, Any]], None]] = {
     "audit": audits.audit,
     "appeal": audits.appeal,
     "audit_end": audits.audit_end,
+    "remeasurement": audits.remeasurement,
     "deposit": payouts.funding,
     "withdrawal": payouts.funding,
     "payout": payouts.payout,

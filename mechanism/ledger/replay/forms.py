@@ -95,6 +95,7 @@ _FORMS: Mapping[str, Mapping[str, _Form]] = {
     },
     "appeal": {**_OF_ROUND, "reason": _TEXT, "at": _TEXT},
     "audit_end": {**_OF_ROUND, "why": _TEXT, "at": _TEXT},
+    "remeasurement": {**_TASK, "at": _TEXT, "outcome": _TEXT, "statement": _OBJECT, "signature": _BYTES},
     "held_release": _TASK,
     "audit_loss": _TASK,
     "deposit": _FUNDING,
