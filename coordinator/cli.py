@@ -856,16 +856,43 @@ def audit_order(
         typer.echo(f"{out} is for the auditor, who runs `fedpeer audit site {out.name}` where the data are.")
 
 
+@audit_app.command("task")
+def audit_task(
+    task: Annotated[str, typer.Argument(help="The task's id.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The new folder for the auditor.")],
+    state: State = DEFAULT_STATE,
+    as_json: AsJson = False,
+) -> None:
+    """Write what the auditor of an ended task measures it again with: ledger, openings, models, the task's secrets."""
+    with _operator(state) as operator:
+        operator.order_task_audit(task, out)
+    if as_json:
+        _print_json({"task": task, "folder": str(out)})
+    else:
+        typer.echo(
+            f"{out} is for the auditor alone, who has D_c from you, too, and runs `fedpeer audit task {out.name}`. It "
+            "holds the submitted models and the task's secrets."
+        )
+
+
 @audit_app.command("record")
 def audit_record_(
     folder: Annotated[Path, typer.Argument(help="What the auditor has brought back.")],
     state: State = DEFAULT_STATE,
     as_json: AsJson = False,
 ) -> None:
-    """Measure what an auditor has brought back, and record it with its verdict. Trains models: minutes."""
+    """Record what an auditor has brought back. Of an audit by re-training it is measured first: minutes."""
+    from fedpeer.protocol.audit_folder import BroughtRemeasurement, read_brought
+
     with _operator(state) as operator:
-        brought, verdict = operator.record_audit(folder)
-        said = brought.statement
+        brought = read_brought(folder)
+        if isinstance(brought, BroughtRemeasurement):
+            body = operator.record_remeasurement(brought).body
+            of = brought.statement
+            told = f"Task {of.task_id}, measured again by its auditor: {of.outcome} (statement {of.number})."
+            _changed(operator, as_json, {**body}, told, told)
+            return
+        said, verdict = brought.statement, operator.record_audit(brought)
         record = {
             "task": said.task_id,
             "round": said.round,

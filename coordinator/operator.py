@@ -49,7 +49,7 @@ from coordinator.transaction import Transaction
 from fedpeer.audit.sql.database import Database, parse_url, sqlite_file
 from fedpeer.audit.sql.errors import StorageError
 from fedpeer.audit.sql.ledger_store import SignedLog
-from fedpeer.protocol.audit_folder import AuditOrder, Brought
+from fedpeer.protocol.audit_folder import AuditOrder, Brought, BroughtRemeasurement, TaskOrder
 from fedpeer.protocol.certificates import (
     Identity,
     authority_id,
@@ -58,7 +58,7 @@ from fedpeer.protocol.certificates import (
     load_certificate,
 )
 from mechanism.audit_verdict import AuditVerdict
-from mechanism.ledger.entries import CONFIRMED, WITHDRAWN, aggregation
+from mechanism.ledger.entries import CONFIRMED, WITHDRAWN, aggregation_id
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.note import VerificationKey
 from mechanism.ledger.openings import Openings
@@ -389,14 +389,42 @@ class Operator:
         ordered.write(folder)
         return ordered
 
-    def record_audit(self, folder: Path) -> tuple[Brought, AuditVerdict]:
+    def order_task_audit(self, task_id: str, folder: Path) -> TaskOrder:
+        """Writes what the auditor of an ended task needs, beside D_c, to a new folder: its secrets among it.
+
+        Raises:
+            TaskError: the task cannot be measured again; see `coordinator.audits.order_task`.
+            AuditFolderError, SourceError: the folder is there, or cannot be written.
+        """
+        from fedpeer.audit.export import export_json_lines
+        from fedpeer.audit.sources import open_source  # gRPC takes its time
+
+        def read(t: Transaction) -> tuple[TaskOrder, list[bytes], Openings]:
+            row = _task(t, task_id)
+            return *audits.order_task(t, row, folder), t.openings(row.id)
+
+        self._log.sign_head()  # an export ends with a head over all that it has
+        ordered, digests, openings = self._transact.look(read)
+        blobs = self._blobs()
+        files = _kept(lambda: [(digest, blobs.fetch(digest)) for digest in digests])
+        with ExitStack() as resources:
+            source = open_source(self.folder.database_url(self.config), resources)
+            ordered.write(files, openings.lines(), lambda path: export_json_lines(source, path))
+        return ordered
+
+    def record_remeasurement(self, brought: BroughtRemeasurement) -> Entry:
+        """Records what an auditor says of an ended task; see `coordinator.audits.record_remeasurement`."""
+        return self._act(
+            lambda t: audits.record_remeasurement(t, _task(t, brought.statement.task_id), brought)
+        )
+
+    def record_audit(self, brought: Brought) -> AuditVerdict:
         """Measures what an auditor has brought and records it with its verdict. It trains models: minutes.
 
         Raises:
             TaskError: it is not the audit that is awaited, or it cannot be measured; nothing was recorded.
         """
-        brought, blobs = Brought.read(folder), self._blobs()
-        said = brought.statement
+        blobs, said = self._blobs(), brought.statement
 
         def look(t: Transaction) -> tuple[TaskRow, audits.Ground, list[RoundRow], dict[int, list[ModelRow]]]:
             row = _task(t, said.task_id)
@@ -407,8 +435,7 @@ class Operator:
         row, ground, rounds, merged = self._transact.look(look)
         start = _kept(lambda: round_start(row, blobs, rounds, merged))
         findings = audits.measured(row, start, ground, brought)
-        verdict = self._act(lambda t: audits.record(t, _task(t, said.task_id), ground, findings))
-        return brought, verdict
+        return self._act(lambda t: audits.record(t, _task(t, said.task_id), ground, findings))
 
     def task(self, task_id: str) -> TaskReport:
         """Raises TaskError where there is no such task."""
@@ -799,8 +826,7 @@ def _recorded_model(t: Transaction, row: TaskRow, round_: int) -> bytes:
     t.check_terms(row)
     if round_ == 0:
         return row.terms.initial_model
-    name = aggregation(row.id, round_, b"", {}, None).id
-    [place] = t.ledger_store.find([name]).values()
+    [place] = t.ledger_store.find([aggregation_id(row.id, round_)]).values()
     return bytes.fromhex(str(Entry.parse(next(iter(t.ledger_store.entries(place, 1)))).body["model_sha256"]))
 
 

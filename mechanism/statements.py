@@ -183,7 +183,7 @@ class RemeasurementStatement(Recorded):
         merged: rounds whose next model came out the same, bit for bit.
         degree_micro, weight_micro, multiplier_micro: the largest differences of verified degree, weight and multiplier
             over all submissions, millionths.
-        turned: submissions of which a test came out otherwise, or whether its claim is refuted, or who is in its cluster.
+        turned: submissions of which a test came out otherwise, or whether the claim is refuted, or the cluster.
         tolerance_micro: up to which differences are those of another processor, millionths.
         computed_on: the processor and the libraries (`fedpeer.learning.arithmetic`).
         remark: anything else.
@@ -234,7 +234,7 @@ class RemeasurementStatement(Recorded):
 
     @property
     def outcome(self) -> str:
-        """"confirmed": within the tolerance, no test turned, every next model the same; else "deviates"."""
+        """ "confirmed": within the tolerance, no test turned, every next model the same; else "deviates"."""
         holds = self.largest_micro <= self.tolerance_micro and not self.turned and self.merged == self.rounds
         return CONFIRMED if holds else DEVIATES
 

@@ -329,7 +329,9 @@ class Terms(Recorded, Readable):
                     "auditor", self.auditor.hex()[:80], "none beside `audit`, which names its own for both"
                 )
             if self.rule.name == "paper":
-                raise FieldError("auditor", self.rule.name, "a rule that pays on evidence: there is no other to measure")
+                raise FieldError(
+                    "auditor", self.rule.name, "a rule that pays on evidence: there is no other to measure"
+                )
         if self.classes:
             check_names("classes", self.classes)
         labels = isinstance(self.strata, Labels)
@@ -383,14 +385,13 @@ class Terms(Recorded, Readable):
             f"budget     {self.budget_micro} micro-credits" + (f", of {self.funder}" if self.funder else ""),
             *([] if self.price is None else [f"price      {self.price}"]),
             *self._audit_line(),
-            *([] if not self.measured_by else ["auditor    may measure the task again once it has ended"]),
         ]
         return "\n  ".join(lines)
 
     def _audit_line(self) -> list[str]:
         audit = self.audit
         if audit is None:
-            return []
+            return ["auditor    may measure the ended task again"] if self.auditor else []
         return [
             f"audits     of {audit.probability} of paid submissions, within {audit.seconds} s, else {audit.unaudited}; "
             f"appeals for {audit.appeal_seconds} s; rate {audit.rate}, {audit.held_back:f} of pay held back"

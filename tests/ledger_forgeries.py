@@ -2728,7 +2728,10 @@ def terms_with_an_auditor_that_none_can_be() -> Cases:
     yield "no key", of_terms({**plain, "auditor": "00" * 91})
     yield "no text", of_terms({**plain, "auditor": None})
     yield "capitals", of_terms({**plain, "auditor": key.upper()})
-    yield "twice", of_terms({**plain, "auditor": key, "audit": replace(samples.terms(), audit=AUDIT).record()["audit"]})
+    yield (
+        "twice",
+        of_terms({**plain, "auditor": key, "audit": replace(samples.terms(), audit=AUDIT).record()["audit"]}),
+    )
     yield "without evidence", of_terms({**samples.terms(rule="paper").record(), "auditor": key})
 
 

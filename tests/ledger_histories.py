@@ -141,8 +141,8 @@ class Shape:
         audit: section of the terms.
         audits: round and name to what happens in turn, "passed" alone where nothing is said: "passed" or "failed" of an
             audit, "appeal", or how it ends (`mechanism.audit.ENDS`); none: it stays pending.
-        auditor: whether the terms name one without audits; measured: how often it measures the ended task again, where they
-            name one at all.
+        auditor: whether the terms name one without audits; measured: how often it measures the ended task again, where
+            they name one at all.
         retention: seconds for which submitted models are kept, and then deleted; None: nothing is promised.
         price, funder: as in the terms. A funder deposits the budget before the opening.
     """
@@ -654,7 +654,9 @@ class History:
         self.log.wait(self.terms.schedule.dispute_seconds)
         self.end()
 
-    def measure(self, *, key: str = "auditor", at: str | None = None, outcome: str = "", **changes: Any) -> None:
+    def measure(
+        self, *, key: str = "auditor", at: str | None = None, outcome: str = "", **changes: Any
+    ) -> None:
         """The auditor measures the ended task again, and finds the same; `changes` to its statement."""
         kinds = ("evidence", "verdict", "aggregation")
         mine = [e for e in self.log.entries if e.kind in kinds and e.body["task_id"] == self.id]

@@ -44,7 +44,7 @@ COORDINATOR = (
     ("remote_workers",),
     ("worker_folders",),
     ("admission", "backup", "boundary", "certificates", "opening", "receiving", "scoring"),
-    ("calibration", "dry_round", "transaction"),
+    ("calibration", "dry_round", "remeasuring", "transaction"),
     ("commits",),
     ("audits", "history", "notices", "payouts", "reputation", "settlements", "revocations"),
     ("forgetting",),

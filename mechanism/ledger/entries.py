@@ -516,7 +516,7 @@ def aggregation(
         state_sha256: of the file with the server's state (`mechanism.server_step`); None where there is none.
     """
     return Entry(
-        f"{task_id}/round/{round_}/aggregate",
+        aggregation_id(task_id, round_),
         "aggregation",
         {
             "task_id": task_id,
@@ -526,6 +526,11 @@ def aggregation(
             "state_sha256": None if state_sha256 is None else state_sha256.hex(),
         },
     )
+
+
+def aggregation_id(task_id: str, round_: int) -> str:
+    """Id of the entry of the global model after a round."""
+    return f"{task_id}/round/{round_}/aggregate"
 
 
 def refund(task_id: str, round_: int) -> Entry:

@@ -2522,16 +2522,20 @@ class Replay:
     def remeasurement(self, entry: Entry) -> None:
         body = entry.body
         numbers = (
-            "number rounds submissions identical merged degree_micro weight_micro multiplier_micro turned tolerance_micro"
+            "number rounds submissions identical merged degree_micro weight_micro multiplier_micro turned "
+            "tolerance_micro"
         )
         keys = f"kind task_id terms measured computed_on remark {numbers}"
         said = shaped(body["statement"], keys, "a statement")
         name = identifier(said["task_id"], "task_id")
-        require(name in self.again, "measured again before its end, without an auditor, or after its models were deleted")
+        require(
+            name in self.again,
+            "measured again before its end, without an auditor, or after its models were deleted",
+        )
         known = self.again[name]
         about = {
-            "kind": "remeasurement", "terms": known.terms, "number": known.statements + 1, "measured": known.digest.hex(),
-            "rounds": known.rounds, "submissions": known.submissions,
+            "kind": "remeasurement", "terms": known.terms, "number": known.statements + 1,
+            "measured": known.digest.hex(), "rounds": known.rounds, "submissions": known.submissions,
         }  # fmt: skip
         for key in numbers.split():
             integer(said[key], 0, key)
@@ -2540,12 +2544,20 @@ class Replay:
         require(said["turned"] <= known.submissions, "more models than there are")
         differences = [said[key] for key in ("degree_micro", "weight_micro", "multiplier_micro")]
         require(max(*differences, said["tolerance_micro"]) <= MICRO, "a difference of more than everything")
-        require(said["identical"] < known.rounds or not (any(differences) or said["turned"]), "the same, and otherwise")
+        require(
+            said["identical"] < known.rounds or not (any(differences) or said["turned"]),
+            "the same, and otherwise",
+        )
         for key in ("computed_on", "remark"):
             require(
-                len(text(said[key], key)) <= 500 and not re.search("[\x00-\x1f\x7f-\x9f]", said[key]), f"{key} is too long"
+                len(text(said[key], key)) <= 500 and not re.search("[\x00-\x1f\x7f-\x9f]", said[key]),
+                f"{key} is too long",
             )
-        holds = max(differences) <= said["tolerance_micro"] and not said["turned"] and said["merged"] == known.rounds
+        holds = (
+            max(differences) <= said["tolerance_micro"]
+            and not said["turned"]
+            and said["merged"] == known.rounds
+        )
         made = {**body, "task_id": name, "outcome": "confirmed" if holds else "deviates"}
         self.same(entry, f"{name}/remeasurement/{said['number']}", "remeasurement", made)
         signature = text(body["signature"], "signature")

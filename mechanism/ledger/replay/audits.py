@@ -171,7 +171,7 @@ def audit_end(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
 
 
 def remeasurement(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
-    """That the auditor of an ended task says something of all that was measured in it, before its models are deleted."""
+    """That the auditor of an ended task speaks of all that was measured in it, before its models are deleted."""
     statement = RemeasurementStatement.from_record(body["statement"])
     name, at, signature = statement.task_id, body["at"], bytes.fromhex(body["signature"])
     same(entry, events.remeasurement(statement, signature, at))
