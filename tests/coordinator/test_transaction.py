@@ -43,7 +43,7 @@ from coordinator.storage.tasks import StaleTask, TaskRow
 from coordinator.transaction import FailureReport, Transaction
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.ledger_store import SignedLog
-from fedpeer.protocol.audit_folder import Brought
+from fedpeer.protocol.audit_folder import Brought, BroughtRemeasurement
 from fedpeer.protocol.certificates import make_authority, new_key, public_key_pem, signing_request
 from fedpeer.protocol.errors import Code, Refusal
 from mechanism.audit_verdict import AuditVerdict
@@ -56,7 +56,13 @@ from mechanism.ledger.verify import verify_ledger
 from mechanism.lifecycle import State
 from mechanism.peers import Draw, round_seed
 from mechanism.settlement import Assessment, expected_payments
-from mechanism.statements import ClaimOpening, ClaimStatement, ModelOpening, ModelStatement
+from mechanism.statements import (
+    ClaimOpening,
+    ClaimStatement,
+    ModelOpening,
+    ModelStatement,
+    RemeasurementStatement,
+)
 from tests import ledger_samples as samples
 from tests.backends import scratch_url
 from tests.ledger_histories import SALT, SHAPES, History, Log, Shape
@@ -316,6 +322,16 @@ class Mirrored(History):
         self.pass_time(seconds)
         super().end_audit(round_, name, why, at)
         self.step(lambda t, row: t.end_audits(row))
+
+    def measure(self, **changes: Any) -> None:  # type: ignore[override]
+        self.pass_time()
+        super().measure(**changes)
+        body = self.log.entries[-1].body
+        statement = RemeasurementStatement.from_record(body["statement"])
+        brought = BroughtRemeasurement(statement, bytes.fromhex(said(body, "signature")))
+        for _ in range(2):  # the second time it is known
+            made = self.step(lambda t, row: audits.record_remeasurement(t, row, brought))
+            assert made.data == self.log.entries[-1].data
 
     def delete(self, at: str | None = None) -> None:
         self.pass_time(self.shape.retention or 0)

@@ -111,15 +111,12 @@ def test_what_was_measured_honestly_is_confirmed_and_what_was_not_deviates(
         another = tmp_path / "another.npz"
         with np.load(here) as data:
             np.savez(another, **{**data, "labels": data["labels"][::-1]})
+        elsewhere = SigningKey("test", 1, bytes(32)).verification_key
         for why, changed, words in (
             ("is not the key of the auditor", tmp_path / "other.pem", ("--data", here)),
             ("not those that its terms commit to", key, ("--data", another)),
             ("say with --data where it lies", key, ()),
-            (
-                "the trusted key is",
-                key,
-                ("--data", here, "--log-key", SigningKey("test", 1, bytes(32)).verification_key),
-            ),
+            ("the trusted key is", key, ("--data", here, "--log-key", elsewhere)),
         ):
             refused = audited(given, tmp_path / "refused", changed, *words)
             assert isinstance(refused.exception, CommandError), (why, refused.exception)
