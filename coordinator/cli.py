@@ -265,19 +265,27 @@ def invite(
             help="Whom it is of. A task has one identity of an organisation, unless its terms allow more."
         ),
     ] = "",
+    task: Annotated[
+        str,
+        typer.Option(
+            help="Under a pseudonym, for this task alone, whose terms ask for them. The log never has the name."
+        ),
+    ] = "",
     state: State = DEFAULT_STATE,
     as_json: AsJson = False,
 ) -> None:
     """Make a one-time token with which a participant gets its certificate, and say what to hand over with it."""
     with _operator(state) as operator:
-        entrance, made = operator.entrance(), operator.invite(name, organisation)
+        entrance, made = operator.entrance(), operator.invite(name, organisation, task)
+        owner, name = name, made.participant_id
         insecure = operator.config.server.insecure
         command = (
             f"fedpeer participant init {name} --market {entrance.market} --public {entrance.public} && "
             f"FEDPEER_INVITATION={made.token} fedpeer participant enroll"
         )
         record = {
-            "participant": made.participant_id,
+            "participant": name,
+            "owner": owner,
             "token": made.token,
             "expires": made.expires,
             "withdrawn": made.withdrawn,
@@ -288,10 +296,11 @@ def invite(
             "fingerprints": list(entrance.fingerprints),
             "command": command,
         }
+        whom = f"{owner}, who is {name} in task {task}" if task else name
         lines = [
             made.token,
             "",
-            f"Hand over to {name}: this token, the two addresses and {state / 'authority.pem'}.",
+            f"Hand over to {whom}: this token, the two addresses and {state / 'authority.pem'}.",
             f"  market       {entrance.market}",
             f"  enrolment    {entrance.public}",
             *(f"  fingerprint  {mark} (SHA-256 of the authority)" for mark in entrance.fingerprints),
@@ -773,10 +782,10 @@ def participants(state: State = DEFAULT_STATE, as_json: AsJson = False) -> None:
     if as_json:
         _print_json({"participants": [vars(person) for person in people]})
         return
-    table = Table("participant", "organisation", "enrolled", "certificate until", "standing")
+    table = Table("participant", "is", "organisation", "enrolled", "certificate until", "standing")
     for person in people:
         times = _time(person.enrolled_at), _time(person.certificate_expires)
-        table.add_row(person.id, Text(person.organisation), *times, person.standing)
+        table.add_row(person.id, person.owner, Text(person.organisation), *times, person.standing)
     output().print(table)
 
 

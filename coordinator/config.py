@@ -747,6 +747,7 @@ class TaskConfig(Section):
         folder: where modules of factories are looked for; left out: the task file's own.
         audit: who re-trains; left out: nobody.
         auditor: the PEM of the public key of who may measure the ended task again; left out: of `audit`, or nobody.
+        pseudonyms: whether participants take part under names and keys that are made for this task alone.
         leaderboard: whether the console shows everybody what was paid, under pseudonyms.
     """
 
@@ -761,6 +762,7 @@ class TaskConfig(Section):
     strata: StrataChoice = None
     funder: str = ""
     auditor: Path | None = None
+    pseudonyms: bool = False
     folder: Path | None = None
     leaderboard: bool = False
     price: PriceSection | None = None

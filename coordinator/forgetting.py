@@ -46,21 +46,37 @@ class Forgotten:
 
 
 def forget(t: Transaction, participant_id: str) -> Forgotten:
-    """Erases what is kept of a participant. Safe to repeat: what is gone stays gone.
+    """Erases what is kept of a participant and of all its pseudonyms. Safe to repeat: what is gone stays gone.
 
     Raises:
         TaskError: nobody of that name ever enrolled, it is in good standing, or something that was promised still needs
             what would be erased; nothing was changed.
     """
-    row = t.market.participant(participant_id)
-    if row is None:
+    own = t.market.participant(participant_id)
+    rows = [*([] if own is None else [own]), *t.market.pseudonyms_of(participant_id)]
+    if not rows:
         raise TaskError(
             f"there is no participant {participant_id!r}; `participants` lists those who enrolled"
         )
-    if row.revoked_at is None:
-        raise TaskError(
-            f"{participant_id!r} is in good standing and can still send something; `revoke {participant_id}` first"
-        )
+    for row in rows:
+        if row.revoked_at is None:
+            raise TaskError(
+                f"{row.id!r} is in good standing and can still send something; `revoke {row.id}` first"
+            )
+    parts = [_forget(t, row.id) for row in rows]
+    return Forgotten(
+        participant_id,
+        tuple(dict.fromkeys(task for part in parts for task in part.tasks)),
+        sum(part.openings for part in parts),
+        sum(part.assessments for part in parts),
+        sum(part.models for part in parts),
+        sum(part.bank_details for part in parts) + t.market.erase_bank_details(participant_id),
+        sum(part.owed_micro for part in parts),
+    )
+
+
+def _forget(t: Transaction, participant_id: str) -> Forgotten:
+    """Of one identity."""
     tasks = [task for task in t.market.tasks() if t.market.claim(task.id, participant_id) is not None]
     for task in tasks:
         _check_over(t, task, participant_id)
@@ -72,6 +88,9 @@ def forget(t: Transaction, participant_id: str) -> Forgotten:
                 "withdraw` first"
             )
     openings = assessments = models = 0
+    known = t.market.participant(participant_id)
+    if known is not None and known.task_id is not None:
+        openings += t.market.erase_openings(known.task_id, participant_id)
     for task in tasks:
         openings += t.market.erase_openings(task.id, participant_id)
         models += t.market.erase_models(task.id, participant_id)
@@ -84,7 +103,7 @@ def forget(t: Transaction, participant_id: str) -> Forgotten:
             if audit.participant_id == participant_id:
                 t.market.set_audit(task.id, replace(audit, explanation=""))
     bank_details = t.market.erase_bank_details(participant_id)
-    t.market.erase_organisation(participant_id)
+    t.market.erase_person(participant_id)
     return Forgotten(
         participant_id,
         tuple(task.id for task in tasks),

@@ -172,6 +172,7 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
         price=price,
         funder=config.funder,
         audit=None if config.audit is None else config.audit.audit(),
+        pseudonyms=config.pseudonyms,
         auditor=b"" if config.auditor is None else public_key_of("auditor", config.auditor),
     )
     _check_audits(config, terms)

@@ -131,6 +131,7 @@ class Enrolment:
     Attributes:
         standing: "enrolled", "expired" or "revoked".
         organisation: whom it is of; empty: one by itself.
+        task, owner: of a pseudonym, the task that it was made for and whose it is; else empty.
     """
 
     id: str
@@ -138,6 +139,8 @@ class Enrolment:
     certificate_expires: float
     standing: str
     organisation: str = ""
+    task: str = ""
+    owner: str = ""
 
 
 class Standing(StrEnum):
@@ -269,10 +272,18 @@ class Operator:
         self._transact.stop()
         self._database.close()
 
-    def invite(self, participant_id: str, organisation: str = "") -> Invitation:
-        """A new invitation; earlier unused ones of the same participant are withdrawn. Arguments as of
-        `coordinator.identity.invite`."""
-        return self._act(lambda t: invite(t.market, participant_id, t.now, organisation))
+    def invite(self, participant_id: str, organisation: str = "", task_id: str = "") -> Invitation:
+        """A new invitation; earlier unused ones of the same participant are withdrawn.
+
+        Args:
+            organisation: as of `coordinator.identity.invite`.
+            task_id: for which it is invited under a pseudonym; empty: under its own name.
+        """
+        return self._act(
+            lambda t: invite(
+                t.market, participant_id, t.now, organisation, _task(t, task_id) if task_id else None
+            )
+        )
 
     def withdraw(self, invitation: Invitation) -> None:
         """Ends an invitation that nobody was given, and any other of its participant."""
@@ -599,7 +610,16 @@ class Operator:
             return "expired" if expires[row.id] < now else "enrolled"
 
         return [
-            Enrolment(p.id, p.enrolled_at, expires[p.id], standing(p), p.organisation or "") for p in people
+            Enrolment(
+                p.id,
+                p.enrolled_at,
+                expires[p.id],
+                standing(p),
+                p.organisation or "",
+                p.task_id or "",
+                p.owner or "",
+            )
+            for p in people
         ]
 
     def ledger_size(self) -> int:

@@ -276,6 +276,7 @@ class Terms(Recorded, Readable):
         audit: who re-trains, how often, and what is held for it; None: nobody.
         auditor: public key of who may measure the ended task again where nobody re-trains, SubjectPublicKeyInfo in DER;
             empty: nobody, or the one of `audit`.
+        pseudonyms: whether participants take part under names and keys that are made for this task alone.
 
     Raises:
         FieldError: on construction, for any value out of its range.
@@ -304,6 +305,7 @@ class Terms(Recorded, Readable):
     funder: str = field(default="", metadata={"optional": True})
     audit: Audit | None = field(default=None, metadata={"optional": True})
     auditor: bytes = field(default=b"", metadata={"optional": True})
+    pseudonyms: bool = field(default=False, metadata={"optional": True})
 
     def __post_init__(self) -> None:
         identifier("task_id", self.task_id)
@@ -368,7 +370,8 @@ class Terms(Recorded, Readable):
             f"stake {rule.stake_micro} micro-credits",
             f"weight     fee {rule.fee:f}, whole from {rule.whole_from:f} of the recipe's samples",
             f"places     {schedule.capacity}, quorum {schedule.quorum}; claims for {schedule.effort_seconds} s; "
-            f"{schedule.identities_per_organisation} of an organisation",
+            f"{schedule.identities_per_organisation} of an organisation"
+            + ("; under pseudonyms" if self.pseudonyms else ""),
             f"reference  {', '.join(map(str, self.reference))}",
             *self._strata_line(),
             f"model      {recipe.model}, tensors {len(contract.tensors)}, at most {contract.max_bytes} bytes",

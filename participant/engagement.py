@@ -53,6 +53,7 @@ from participant.errors import (
     NotSelectedError,
     OrganisationTakenError,
     PrivacyLimitError,
+    PseudonymRequiredError,
     RefusedError,
     SharesLostError,
     StateError,
@@ -249,9 +250,11 @@ class Engagement:
         raise SharesLostError(text)
 
     def check_place(self) -> None:
-        """Raises OrganisationTakenError where the coordinator has said that a claim will be refused: before effort is
-        made for it."""
+        """Raises PseudonymRequiredError or OrganisationTakenError where the coordinator has said that a claim will be
+        refused: before effort is made for it."""
         if self.standing.barred and not has_claimed(self.journal, self.task_id):
+            if self.terms.pseudonyms:
+                raise PseudonymRequiredError(Refusal(Code.PSEUDONYM_REQUIRED, self.standing.barred))
             raise OrganisationTakenError(Refusal(Code.ORGANISATION_TAKEN, self.standing.barred))
 
     def _claimed_once(self, record: SubmissionRecord) -> Steps[Receipt]:

@@ -17,6 +17,7 @@ ParticipantError(Exception)
  |   |   +- WrongRoundError
  |   |   +- TaskFullError
  |   |   +- OrganisationTakenError
+ |   |   +- PseudonymRequiredError
  |   |   +- TaskEndedError
  |   +- InvalidSubmissionError    fields, signature or nonce do not hold
  |   |   +- DrawShareError        a draw share that is not of the claim's chain: the chain was lost, say
@@ -67,6 +68,7 @@ __all__ = [
     "OrganisationTakenError",
     "ParticipantError",
     "PrivacyLimitError",
+    "PseudonymRequiredError",
     "RefusedError",
     "ServerNameError",
     "SessionTakenOverError",
@@ -178,6 +180,10 @@ class TaskFullError(WrongStateError, codes=[Code.TASK_FULL]):
 
 class OrganisationTakenError(WrongStateError, codes=[Code.ORGANISATION_TAKEN]):
     """As many of the participant's organisation have claimed in the task as its terms allow."""
+
+
+class PseudonymRequiredError(WrongStateError, codes=[Code.PSEUDONYM_REQUIRED]):
+    """The task takes identities that were made for it alone, or this identity was made for another task."""
 
 
 class TaskEndedError(WrongStateError, codes=[Code.TASK_ENDED]):

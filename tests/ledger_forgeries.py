@@ -2657,6 +2657,93 @@ def an_audit_or_its_end_at_another_time() -> Cases:
     yield "an audit before its round", history.log.entries
 
 
+NAMED = Shape(pseudonyms=True)
+
+
+def naming(shape: Shape = NAMED) -> History:
+    """A sound task that takes claims, of which there is none yet."""
+    history = started(shape)
+    history.open()
+    history.enter(State.EFFORT)
+    return history
+
+
+@forgery(
+    "whose terms have none", "until the selection", "is a pseudonym of", "no key at this point", "has no terms",
+    "has ended",
+)  # fmt: skip
+def a_pseudonym_where_none_can_be() -> Cases:
+    history = naming(PLAIN)
+    history.name("p000")
+    yield "terms that ask for none", history.log.entries
+    history = naming()
+    history.name("p000")
+    history.name("p000")
+    yield "twice", history.log.entries
+    history = naming()
+    history.name("p009")
+    yield "nobody", history.log.entries
+    history = claimed(NAMED)
+    history.log.enrol("p009")
+    history.name("p009")
+    yield "after the selection", history.log.entries
+    history = played(NAMED)
+    history.log.enrol("p009")
+    history.name("p009")
+    yield "after the end", history.log.entries
+    history = started(NAMED)
+    history.name("p000")
+    yield "before the terms", history.log.entries
+    history = naming()
+    history.name("p000")
+    other = History(history.log, Shape(task_id="other", pseudonyms=True))
+    other.open()
+    other.name("p000")
+    yield "of two tasks", history.log.entries
+
+
+@forgery("takes pseudonyms of its own")
+def a_claim_under_another_name_than_the_terms_take() -> Cases:
+    history = naming()
+    history.claim("p000")
+    yield "no pseudonym", history.log.entries
+    history = naming()
+    history.name("p000")
+    other = History(history.log, Shape(task_id="other", pseudonyms=True))
+    other.open()
+    other.enter(State.EFFORT)
+    other.claim("p000")
+    yield "another task's", history.log.entries
+    history = naming()
+    history.name("p000")
+    plain = History(history.log, Shape(task_id="other"))
+    plain.open()
+    plain.enter(State.EFFORT)
+    plain.claim("p000")
+    yield "in a task without", history.log.entries
+
+
+@forgery("is the second name of its owner", "opening.owner")
+def an_owner_of_two_pseudonyms() -> Cases:
+    history = naming()
+    history.name("p000", "st-mary")
+    history.name("p001", "st-mary")
+    yield "two", history.log.entries
+    history = naming()
+    history.name("p000", "p000")
+    yield "its own", history.log.entries
+    history = naming()
+    history.name("p000", "St Mary")
+    yield "no id", history.log.entries
+
+
+@forgery("pseudonyms")
+def terms_with_no_word_on_pseudonyms() -> Cases:
+    plain = samples.terms().record()
+    for value in (False, None, 1, "yes"):
+        yield repr(value), of_terms({**plain, "pseudonyms": value})
+
+
 MEASURED = Shape(auditor=True)
 
 

@@ -143,6 +143,7 @@ class Shape:
             audit, "appeal", or how it ends (`mechanism.audit.ENDS`); none: it stays pending.
         auditor: whether the terms name one without audits; measured: how often it measures the ended task again, where
             they name one at all.
+        pseudonyms: whether the terms ask for them: then all who claim have one, of an owner `clinic-<name>`.
         retention: seconds for which submitted models are kept, and then deleted; None: nothing is promised.
         price, funder: as in the terms. A funder deposits the budget before the opening.
     """
@@ -169,6 +170,7 @@ class Shape:
     audits: Mapping[tuple[int, str], Sequence[str]] = field(default_factory=dict)
     auditor: bool = False
     measured: int = 0
+    pseudonyms: bool = False
     retention: int | None = None
     price: Price | None = None
     funder: str = ""
@@ -212,6 +214,7 @@ class History:
             funder=shape.funder,
             audit=shape.audit,
             auditor=AUDIT.auditor if shape.auditor else b"",
+            pseudonyms=shape.pseudonyms,
         )
         self.question: dict[tuple[int, str], int] = {}
         self.starts: dict[int, bytes] = {}
@@ -253,6 +256,11 @@ class History:
         self.log.write(
             entries.transition(self.id, number, state, self.log.now() if at is None else at, reason)
         )
+
+    def name(self, name: str, owner: str = "") -> None:
+        """Makes a pseudonym of an enrolled name."""
+        named = entries.pseudonym_id(self.id, name)
+        self.log.write(entries.pseudonym(self.id, name, owner or f"clinic-{name}", samples.salt(named)))
 
     def claim(self, name: str, **changes: Any) -> None:
         """Changes to the statement, and to what it commits to: `effort` and `degree`, or the `opening` itself."""
@@ -605,8 +613,12 @@ class History:
         """Up to the selection."""
         self.open()
         if not self.cancels(State.OPEN, 0):
+            if self.shape.pseudonyms:
+                self.name(self.people[0])  # before claims are taken
             self.enter(State.EFFORT)
             for name in self.people:
+                if self.shape.pseudonyms and name != self.people[0]:
+                    self.name(name)
                 self.claim(name)
             if not self.cancels(State.EFFORT, 0):
                 self.select()
@@ -798,6 +810,10 @@ SHAPES: Mapping[str, Shape] = {
         audit=AUDIT, absent={1: {"p003": None}}, measured=3, retention=60
     ),
     "measured again, cancelled": Shape(auditor=True, measured=2, cancelled=(State.TRAINING, 2)),
+    "under pseudonyms": Shape(pseudonyms=True, private=frozenset({"p003"})),
+    "under pseudonyms, of organisations": Shape(
+        pseudonyms=True, organisations={"p000": SALT, "p001": SALT}, identities=2, rounds=1
+    ),
     "an auditor who does not come": Shape(auditor=True, rule="leave_one_out"),
     "a dispute, then cancelled": Shape(private=frozenset({"p003"}), cancelled=(State.SETTLED, 1)),
 }  # fmt: skip

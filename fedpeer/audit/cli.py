@@ -580,11 +580,13 @@ def _print_report(report: Report) -> None:
 
 #: What stays unchecked where an entry's opening is not at hand, by the entry's kind.
 _UNSEEN = {
+    "pseudonym": "whose pseudonyms are",
     "claim": "claimed degrees",
     "model": "numbers of samples",
     "evidence": "the evidence of rounds",
     "verdict": "what outcomes follow from",
     "dispute": "opened counts",
+    "audit": "what audits have found",
 }
 
 

@@ -572,6 +572,7 @@ def _audits(made: Example) -> dict[str, str]:
     opening: Any = first.opening
     again = next(e for e in played(SHAPES["measured again"]).log.entries if e.kind == "remeasurement")
     said: Any = again.body["statement"]
+    of_named = next(e for e in played(SHAPES["under pseudonyms"]).log.entries if e.kind == "pseudonym")
     three = [bytes([number]) * 32 for number in (1, 2, 3)]
     return {
         "root of three samples": samples_root(three, SALT).hex(),
@@ -582,6 +583,8 @@ def _audits(made: Example) -> dict[str, str]:
         "an audit": first.data.decode(),
         "end of an audit": of["task/round/1/audit/p000/end"].data.decode(),
         "loss": of["task/held/p000/loss"].data.decode(),
+        "a pseudonym": of_named.data.decode(),
+        "whose it is": canonical_bytes(dict(of_named.opening or {})).decode(),
         "digest of what was measured": str(said["measured"]),
         "what measuring again has found": again.data.decode(),
     }

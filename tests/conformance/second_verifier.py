@@ -433,6 +433,7 @@ KEYS = {
     "closing": "task_id round at part parts absent",
     "enrolment": "participant_id public_key",
     "revocation": "participant_id fingerprint reason",
+    "pseudonym": "task_id participant_id commitment",
     "log_key": "number previous verification_key",
     "claim": "statement signature keys organisation",
     "model": "statement signature sequence late keys",
@@ -604,7 +605,7 @@ class Terms:
             "task_id reference q phi upsilon payment rule schedule contract recipe budget_micro seed_commitment "
             "validation_commitment initial_model aggregation"
         )
-        terms = shaped(record, keys, "terms", "strata classes columns price funder audit auditor")
+        terms = shaped(record, keys, "terms", "strata classes columns price funder audit auditor pseudonyms")
         self.record = terms
         self.task_id = identifier(terms["task_id"], "task_id")
         require(
@@ -657,6 +658,8 @@ class Terms:
         self.payer = f"learner:{identifier(terms['funder'], 'funder')}" if "funder" in terms else "treasury"
         self.audit = Audit(terms["audit"]) if "audit" in terms else None
         require(self.audit is None or self.rule == "verified", "audits under a rule that measures no degree")
+        self.pseudonyms = "pseudonyms" in terms
+        require(terms.get("pseudonyms", True) is True, "pseudonyms is not true")
         self.auditor = None if self.audit is None else self.audit.key
         if "auditor" in terms:
             spki = bytes.fromhex(text(terms["auditor"], "auditor"))
@@ -1515,7 +1518,7 @@ class Task:
         organisations: claims of each mark.
         measured: the round's evidence where it is opened; pending: audits, by round and participant; convicted: who
             failed one for good.
-        again: where the terms have an auditor.
+        again: where the terms have an auditor; owners: of pseudonyms, as far as they are opened.
         met: how often the first has had the second as its peer, in settled rounds.
         kept: of each round that kept something back, what its awards rest on: outcomes, peers, what was paid, and
             the assessments that were opened.
@@ -1545,6 +1548,7 @@ class Task:
     pending: dict[tuple[int, str], Pending] = field(default_factory=dict)
     convicted: set[str] = field(default_factory=set)
     again: Measured | None = None
+    owners: set[str] = field(default_factory=set)
     organisations: Counter[str] = field(default_factory=Counter)
     met: Counter[tuple[str, str]] = field(default_factory=Counter)
     kept: dict[int, tuple[dict[str, Record], dict[str, list[str]], dict[str, int], dict[str, Record]]] = (
@@ -1588,6 +1592,7 @@ class Replay:
         self.tasks: dict[str, Task | None] = {}
         self.keys: dict[str, dict[str, ec.EllipticCurvePublicKey]] = {}
         self.enrolled: set[str] = set()
+        self.pseudonyms: dict[str, str] = {}
         self.owners: dict[str, str] = {}
         self.revoked: set[str] = set()
         self.seeds: set[bytes] = set()
@@ -1608,6 +1613,7 @@ class Replay:
         """Raises Wrong where an entry does not follow from those before it."""
         handlers: dict[str, Callable[[Entry], None]] = {
             "terms": self.terms, "enrolment": self.enrolment, "revocation": self.revocation,
+            "pseudonym": self.pseudonym,
             "log_key": self.log_key, "claim": self.claim, "selection": self.selection,
             "transition": self.transition, "model": self.model, "failure": self.failure, "closing": self.closing,
             "evidence": self.evidence, "verdict": self.paper_verdicts, "dispute": self.dispute,
@@ -1694,6 +1700,23 @@ class Replay:
         del self.keys[name][mark]
         self.revoked.add(mark)
         self._extend(entry)
+
+    def pseudonym(self, entry: Entry) -> None:
+        body = entry.body
+        task, name = self.task(body["task_id"]), identifier(body["participant_id"], "participant_id")
+        commitment = hexed(body["commitment"], 32, "commitment")
+        self.same(entry, f"{task.id}/pseudonym/{name}", "pseudonym", body)
+        require(task.terms.pseudonyms, "a pseudonym where the terms have none")
+        require(task.state in ("OPEN", "EFFORT"), f"a pseudonym in {task.state}")
+        require(name not in self.pseudonyms, f"{name} is a pseudonym already")
+        self.standing(name)
+        self.pseudonyms[name] = task.id
+        opening = self.opening(entry, commitment)
+        if opening is not None:
+            owner = identifier(shaped(opening, "owner salt", "the opening of a pseudonym")["owner"], "owner")
+            hexed(opening["salt"], 32, "salt")
+            require(owner != name and owner not in task.owners, "a second name of its owner, or its own")
+            task.owners.add(owner)
 
     def _extend(self, entry: Entry) -> None:
         self.history = sha256(self.history + entry.index.to_bytes(8, "big") + leaf_hash(entry.data))
@@ -1876,6 +1899,8 @@ class Replay:
                 task.organisations[mark] < task.terms.identities, "its organisation has claimed often enough"
             )
         task.organisations[mark] += 1
+        asked = task.id if task.terms.pseudonyms else None
+        require(self.pseudonyms.get(name) == asked, "a claim by a pseudonym of another task, or by none")
         self._submission(task, name, said["submission_id"])
         self.signed(name, said, body["signature"])
         require(("samples_root" in said) == (task.terms.audit is not None), "samples_root is out of place")

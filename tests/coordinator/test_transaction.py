@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator import audits, payouts, scoring
+from coordinator import audits, payouts, scoring, transaction
 from coordinator.admission import admit_dispute
 from coordinator.aggregation import Merged
 from coordinator.blobs import BlobStore
@@ -82,6 +82,7 @@ def salts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the service are those on paper."""
     monkeypatch.setattr(scoring, "new_salt", samples.salt)
     monkeypatch.setattr(audits, "new_salt", samples.salt)
+    monkeypatch.setattr(transaction, "new_salt", samples.salt)
 
 
 class Watch(SystemClock):
@@ -140,6 +141,7 @@ class Mirrored(History):
     def __init__(self, service: Service, shape: Shape) -> None:
         log = OnPaper(service.watch)
         of = {name: mark.hex() for name, mark in shape.organisations.items()}
+        self.of = of
         marks = {name: organisation_mark(_ROOT, called) for name, called in of.items()}
         shape = replace(shape, organisations=marks)
         self.service = service
@@ -174,6 +176,14 @@ class Mirrored(History):
             self.step(lambda t, row: t.begin_effort(row))
         if state is State.TRAINING:
             self.step(lambda t, row: t.open_round(row, self.round, _START_BYTES))
+
+    def name(self, name: str, owner: str = "") -> None:
+        super().name(name, owner)
+        public, of = public_key_pem(private_key(name).public_key()), owner or f"clinic-{name}"
+        row = ParticipantRow(name, public, _BEGUN, None, self.of.get(name), self.id, of)
+        self.service.do(lambda t: t.market.put_participant(row))
+        self.step(lambda t, task: t.name_pseudonym(row))
+        self.step(lambda t, task: t.name_pseudonym(row))  # which is known by now
 
     def claim(self, name: str, **changes: Any) -> None:
         super().claim(name, **changes)

@@ -9,6 +9,8 @@ Of each task:
                   say; disputes just as long
     statements    signed by an enrolled, unrevoked key; about these terms; claims in EFFORT, one a participant, of one
                   organisation no more than the terms allow; models one a participant and round, in time or marked late
+    pseudonyms    of an open task whose terms ask for them, enrolled before, each in one task; there alone they claim,
+                  and nobody else does
     key history   claims, models and payments carry the digest of every enrolment and revocation before them
     selection     everyone who claimed; whose key was revoked since may be left out
     evidence      there, unless the rule pays without; its shadows are of this round's start
@@ -38,6 +40,7 @@ Of the log:
 Of what is opened (`mechanism.ledger.openings`):
 
     openings      each is what its entry commits to
+    pseudonyms    an owner has one in a task
     evidence      about every model in time, this round's start, the D_c and the reference of the terms, the claims,
                   samples and logged order of commitments; the same figures for the same model
     verdicts      what `mechanism.evidence.assess` gives on it, every sentence; of one's own measurement alone all but
@@ -78,6 +81,7 @@ _HANDLERS: Mapping[str, Callable[[World, Entry, Mapping[str, Any]], None]] = {
     "closing": rounds.closing,
     "enrolment": keys.enrolment,
     "revocation": keys.revocation,
+    "pseudonym": keys.pseudonym,
     events.LOG_KEY: keys.log_key,
     "claim": statements.claim,
     "model": statements.model,

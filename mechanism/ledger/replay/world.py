@@ -192,12 +192,14 @@ class Task:
         organisations: claims of each, by its mark in this task.
         audits: those that are pending, by round and participant; convicted: who has failed one for good.
         measured: where the terms name who may measure the task again.
+        owners: whose pseudonyms are, as far as that is opened, by owner.
     """
 
     terms: Terms
     seed: bytes
     round: Round
     measured: Measured | None = None
+    owners: dict[str, str] = field(default_factory=dict)
     starts: list[bytes] = field(default_factory=list)
     floors: list[int] = field(default_factory=lambda: [0])
     shadows: int = 0
@@ -331,6 +333,7 @@ class World:
         retained: of ended tasks that promise to delete what was submitted, and have not, from when on they may; seconds
             since the epoch.
         measured: of ended tasks that an auditor may measure again.
+        pseudonyms: names that take part in one task alone, with that task.
         pieces: parts of terms that are not whole yet; they are published in one transaction.
         transaction: the one that is not complete.
         keys: those that count, by participant and fingerprint; enrolled: ids of all enrolments.
@@ -353,6 +356,7 @@ class World:
     ended: set[str] = field(default_factory=set)
     retained: dict[str, int] = field(default_factory=dict)
     measured: dict[str, Measured] = field(default_factory=dict)
+    pseudonyms: dict[str, str] = field(default_factory=dict)
     pieces: list[Entry] = field(default_factory=list)
     transaction: Transaction | None = None
     keys: dict[str, dict[str, ec.EllipticCurvePublicKey]] = field(default_factory=dict)
