@@ -69,8 +69,7 @@ def admit_claim(store: MarketStore, task: TaskRow, statement: ClaimStatement) ->
     """That a new claim may be recorded now.
 
     Raises:
-        Refusal: WRONG_STATE, TASK_ENDED, TASK_FULL, PSEUDONYM_REQUIRED, ORGANISATION_TAKEN or
-            SUBMISSION_CONFLICT.
+        Refusal: WRONG_STATE, TASK_ENDED, TASK_FULL, IDENTITY_BARRED or SUBMISSION_CONFLICT.
     """
     if store.claim(task.id, statement.participant_id) is not None:
         raise Refusal(
@@ -95,7 +94,7 @@ def barred(store: MarketStore, task: TaskRow, participant_id: str) -> Refusal | 
     if row is not None and row.task_id != (task.id if task.terms.pseudonyms else None):
         takes = "identities that were made for it alone" if task.terms.pseudonyms else "no pseudonyms"
         return Refusal(
-            Code.PSEUDONYM_REQUIRED,
+            Code.IDENTITY_BARRED,
             f"By its terms task {task.id} takes {takes}; {participant_id!r} is another.",
         )
     mark = mark_of(store, task, participant_id)
@@ -104,7 +103,7 @@ def barred(store: MarketStore, task: TaskRow, participant_id: str) -> Refusal | 
         return None
     few = "one identity" if most == 1 else f"at most {most} identities"
     return Refusal(
-        Code.ORGANISATION_TAKEN,
+        Code.IDENTITY_BARRED,
         f"An organisation has {few} in task {task.id}, by its terms; {', '.join(taken)} of that of {participant_id!r} "
         f"{'has' if len(taken) == 1 else 'have'} claimed already.",
     )

@@ -16,8 +16,7 @@ ParticipantError(Exception)
  |   +- WrongStateError           too early, too late, or for another round
  |   |   +- WrongRoundError
  |   |   +- TaskFullError
- |   |   +- OrganisationTakenError
- |   |   +- PseudonymRequiredError
+ |   |   +- IdentityBarredError
  |   |   +- TaskEndedError
  |   +- InvalidSubmissionError    fields, signature or nonce do not hold
  |   |   +- DrawShareError        a draw share that is not of the claim's chain: the chain was lost, say
@@ -57,6 +56,7 @@ __all__ = [
     "EffortError",
     "ForeignKeyError",
     "ForeignKeyWarning",
+    "IdentityBarredError",
     "InvalidSubmissionError",
     "JournalError",
     "LimitError",
@@ -65,10 +65,8 @@ __all__ = [
     "NotEnrolledError",
     "NotFoundError",
     "NotSelectedError",
-    "OrganisationTakenError",
     "ParticipantError",
     "PrivacyLimitError",
-    "PseudonymRequiredError",
     "RefusedError",
     "ServerNameError",
     "SessionTakenOverError",
@@ -178,12 +176,9 @@ class TaskFullError(WrongStateError, codes=[Code.TASK_FULL]):
     """All places of the task are taken."""
 
 
-class OrganisationTakenError(WrongStateError, codes=[Code.ORGANISATION_TAKEN]):
-    """As many of the participant's organisation have claimed in the task as its terms allow."""
-
-
-class PseudonymRequiredError(WrongStateError, codes=[Code.PSEUDONYM_REQUIRED]):
-    """The task takes identities that were made for it alone, or this identity was made for another task."""
+class IdentityBarredError(WrongStateError, codes=[Code.IDENTITY_BARRED]):
+    """The task does not take this identity: as many of its organisation have claimed as the terms allow, or it takes
+    pseudonyms that were made for it, and no others."""
 
 
 class TaskEndedError(WrongStateError, codes=[Code.TASK_ENDED]):

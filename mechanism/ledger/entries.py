@@ -26,8 +26,9 @@
     payout/<n>/returned/<p>                     one payment came back from the bank
 
 A pseudonym, a claim, a model, evidence, a verdict and a dispute each commit to an opening, which `Entry.opening`
-carries and the log has not (`mechanism.ledger.openings`). Lists that may outgrow one entry are cut into numbered parts. Claims, models and
-payments carry `keys`, the digest of the key history up to them (`mechanism.ledger.key_history`).
+carries and the log has not (`mechanism.ledger.openings`). Lists that may outgrow one entry are cut into numbered
+parts. Claims, models and payments carry `keys`, the digest of the key history up to them
+(`mechanism.ledger.key_history`).
 """
 
 import base64
