@@ -58,6 +58,7 @@ world. State is kept for open tasks, accounts and participants; a closed task le
 of its shadow sets, a payment what may come back. So memory grows with tasks, rounds and payouts, not with entries.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -184,12 +185,12 @@ class Replay:
         """Tasks that have not ended, and their states."""
         return {name: str(task.state or "") for name, task in sorted(self._world.tasks.items())}
 
-    def unmet(self) -> tuple[list[str], list[str]]:
-        """Ids of entries that openings were given for and that were not fed: those that cannot come any more, since
-        their task has ended, and those that may, as in an older copy."""
-        left = sorted(self._world.openings)
-        never = [name for name in left if name.partition("/")[0] in self._world.ended]
-        return never, [name for name in left if name not in never]
+    def unmet(self) -> tuple[list[str], dict[str, int]]:
+        """Entries that openings were given for and that were not fed: ids of those that cannot come any more, since
+        their task has ended, and by task how many may, as in an older copy."""
+        left = [(name, name.partition("/")[0]) for name in sorted(self._world.openings)]
+        newer = Counter(task for _, task in left if task not in self._world.ended)
+        return [name for name, task in left if task in self._world.ended], dict(newer)
 
     def finish(self) -> None:
         """Raises ReplayError where the entries end inside what is written in one transaction."""
