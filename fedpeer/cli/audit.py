@@ -1,4 +1,4 @@
-"""`fedpeer audit`: an auditor's key, and the audit itself, where the data are.
+"""`fedpeer audit`: an auditor's key, an audit by re-training where the data are, and measuring a task again.
 
     fedpeer audit key auditor               # auditor.pem for the auditor, auditor.pub.pem for the operator's task file
     fedpeer audit site ORDER --data mine.parquet --salt SALT --key auditor.pem --out BROUGHT
@@ -43,7 +43,9 @@ from mechanism.statements import CONFIRMED, AuditStatement, RemeasurementStateme
 if TYPE_CHECKING:
     from fedpeer.learning.samples import Samples
 
-app = typer.Typer(no_args_is_help=True, help="Audit by re-training: an auditor's key, and the audit on site.")
+app = typer.Typer(
+    no_args_is_help=True, help="Audit: an auditor's key, re-training on site, measuring a task again."
+)
 
 
 @app.command()
