@@ -187,7 +187,7 @@ def task(
         typer.Option(
             min=0.0, max=1.0, help="Up to which degrees and weights may differ on another processor."
         ),
-    ] = 0.01,
+    ] = 0.02,
     remark: Annotated[str, typer.Option(help="For the ledger, where everybody reads it.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
