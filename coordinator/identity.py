@@ -350,7 +350,8 @@ def _issue(
     organisation = None if invitation is None else invitation.organisation
     if organisation is None and known is not None:
         organisation = known.organisation
-    of: InvitationRow | ParticipantRow | None = invitation or known
+    # A pseudonym stays one, however it is invited again.
+    of = known if known is not None and known.task_id is not None else invitation
     made_for = (None, None) if of is None else (of.task_id, of.owner)
     if known is not None and known.revoked_at is not None and known.public_key == key_pem:
         known = None  # the ledger refuses the key, since it was revoked

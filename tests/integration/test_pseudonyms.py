@@ -130,6 +130,14 @@ def test_a_pseudonym_is_made_for_a_task_that_asks_for_it_and_for_no_other(tmp_pa
         with pytest.raises(IdentityBarredError, match="takes no pseudonyms"):
             all_run({one.participant_id: one}, "plain")
         one.close()
+        # Invited again by that name, since its key is lost, it is the pseudonym that it was.
+        market.operator(lambda o: o.revoke(one.participant_id, "its key was lost"))
+        again = market.participant(one.participant_id, tmp_path)
+        with pytest.raises(IdentityBarredError, match="takes no pseudonyms"):
+            all_run({one.participant_id: again}, "plain")
+        again.close()
+        [row] = [row for row in market.operator(lambda o: o.enrolled()) if row.id == one.participant_id]
+        assert (row.task, row.owner) == ("task", "saint-mary")
         waiting = market.operator(lambda o: o.invite("north-clinic", task_id="task"))
         market.operator(lambda o: o.cancel("task", "the learner withdrew"))
         with pytest.raises(TaskError, match="takes nobody any more"):
