@@ -69,7 +69,7 @@ def admit_claim(store: MarketStore, task: TaskRow, statement: ClaimStatement) ->
     """That a new claim may be recorded now.
 
     Raises:
-        Refusal: WRONG_STATE, TASK_ENDED, TASK_FULL, ORGANISATION_TAKEN or SUBMISSION_CONFLICT.
+        Refusal: WRONG_STATE, TASK_ENDED, TASK_FULL, IDENTITY_BARRED or SUBMISSION_CONFLICT.
     """
     if store.claim(task.id, statement.participant_id) is not None:
         raise Refusal(
@@ -88,14 +88,22 @@ def admit_claim(store: MarketStore, task: TaskRow, statement: ClaimStatement) ->
 
 
 def barred(store: MarketStore, task: TaskRow, participant_id: str) -> Refusal | None:
-    """Why its organisation's others leave a participant that has not claimed no place; None: they leave one."""
+    """Why a participant that has not claimed gets no place: the task takes other identities, or its organisation's
+    others leave none. None: there is one."""
+    row = store.participant(participant_id)
+    if row is not None and row.task_id != (task.id if task.terms.pseudonyms else None):
+        takes = "identities that were made for it alone" if task.terms.pseudonyms else "no pseudonyms"
+        return Refusal(
+            Code.IDENTITY_BARRED,
+            f"By its terms task {task.id} takes {takes}; {participant_id!r} is another.",
+        )
     mark = mark_of(store, task, participant_id)
     most = task.terms.schedule.identities_per_organisation
     if mark is None or len(taken := store.claimants_of(task.id, mark)) < most:
         return None
     few = "one identity" if most == 1 else f"at most {most} identities"
     return Refusal(
-        Code.ORGANISATION_TAKEN,
+        Code.IDENTITY_BARRED,
         f"An organisation has {few} in task {task.id}, by its terms; {', '.join(taken)} of that of {participant_id!r} "
         f"{'has' if len(taken) == 1 else 'have'} claimed already.",
     )

@@ -1,4 +1,5 @@
-"""Audits as the coordinator takes them: what an auditor is given, what it brings back, appeals.
+"""Audits as the coordinator takes them: what an auditor is given, what it brings back, appeals; and what it says of an
+ended task that it has measured again.
 
 What is measured of re-trained weights is measured by the operator's command, not by the service: it trains the round's
 shadows again, and each of them once more by a second seed.
@@ -6,15 +7,17 @@ shadows again, and each of them once more by a second seed.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from coordinator.blobs import BlobStore
+from coordinator.config import EvidenceSection
 from coordinator.errors import TaskError
 from coordinator.scoring import RoundStart, make_scorer, new_salt
 from coordinator.storage.audits import APPEALED, CONVICTED, FAILED, OPEN, RELEASED, AuditRow
 from coordinator.storage.tasks import TaskRow
 from coordinator.transaction import Transaction
-from fedpeer.protocol.audit_folder import AuditOrder, Brought
+from fedpeer.protocol.audit_folder import AuditOrder, Brought, BroughtRemeasurement, TaskOrder
 from fedpeer.protocol.errors import Code, Refusal
 from fedpeer.protocol.model_file import ModelFileError
 from mechanism.audit import FAILED as HAS_FAILED
@@ -24,9 +27,10 @@ from mechanism.canonical import parse_canonical
 from mechanism.errors import FieldError
 from mechanism.evidence import EvidenceModel, Measurement
 from mechanism.ledger import audit_entries
-from mechanism.ledger.entries import evidence_id, verdict_id
+from mechanism.ledger.entries import aggregation_id, deletion_id, evidence_id, verdict_id
 from mechanism.ledger.entry import Entry
-from mechanism.statements import ClaimOpening, ClaimStatement, signature_holds
+from mechanism.ledger.merkle import leaf_hash
+from mechanism.statements import ClaimOpening, ClaimStatement, measured_after, signature_holds
 
 
 def section(row: TaskRow) -> Audit:
@@ -166,6 +170,87 @@ def record(
         after = replace(awaited, stage=FAILED, due_at=t.time(row.id) + audit.appeal_seconds)
     t.market.set_audit(row.id, replace(after, explanation=verdict.explanation))
     return verdict
+
+
+def order_task(t: Transaction, row: TaskRow, folder: Path) -> tuple[TaskOrder, list[bytes]]:
+    """What the auditor of an ended task is given, and the digests of the models that go with it.
+
+    Raises:
+        TaskError: the terms name no auditor, the task has not ended or settled nothing, or something was erased.
+    """
+    if not row.terms.measured_by:
+        raise TaskError(
+            f"the terms of task {row.id!r} name no auditor; `auditor` or [audit] of a task file names one"
+        )
+    settled = [r for r in t.market.rounds(row.id) if r.settled_at is not None]
+    if not row.state.final or not settled:
+        raise TaskError(
+            f"task {row.id!r} is {row.state}, with {len(settled)} settled rounds; a task is measured again once it has "
+            "ended: who knows its secrets before knows its shadows"
+        )
+    for line in t.market.settlements(row.id):
+        if line.erased:
+            raise TaskError(
+                f"{line.participant_id!r} was forgotten; without what was erased task {row.id!r} cannot be measured "
+                "again"
+            )
+    if t.ledger_store.find([deletion_id(row.id)]):
+        raise TaskError(f"the models of task {row.id!r} were deleted, as its terms have promised")
+    digests = {r.start_model for r in settled}
+    digests |= {m.model_sha256 for r in settled for m in t.market.models(row.id, r.round)}
+    evidence = EvidenceSection(**row.settings["evidence"])
+    return TaskOrder(row.terms, row.root, *evidence.counts(), row.settings["data"], folder), sorted(digests)
+
+
+def record_remeasurement(t: Transaction, row: TaskRow, brought: BroughtRemeasurement) -> Entry:
+    """Records what an auditor says of an ended task; known already where it was recorded before.
+
+    Raises:
+        TaskError: it is not the auditor's of the terms, about another task, or not of what the ledger has.
+    """
+    said = brought.statement
+    known = _said(t, row, said.number)
+    if known is not None and known.body["statement"] == said.record():
+        return known
+    auditor = row.terms.measured_by
+    if not auditor or not signature_holds(said, brought.signature, auditor_key(auditor)):
+        raise TaskError("the statement is not signed by the auditor whom the terms name")
+    if not row.state.final or t.ledger_store.find([deletion_id(row.id)]):
+        raise TaskError(
+            f"task {row.id!r} has not ended, or its models were deleted since; nothing was recorded"
+        )
+    before = _said(t, row, said.number - 1)
+    if known is not None or (before is None) != (said.number == 1):
+        raise TaskError(
+            f"the statement is number {said.number} of task {row.id!r}, and the ledger has another, or not the one "
+            "before it; have the auditor begin from a new folder"
+        )
+    if (said.terms_digest, said.measured) != (row.terms.digest, _measured(t, row)):
+        raise TaskError("the statement is about other terms or other entries than the ledger has")
+    at = t.at(row.id) if before is None else max(t.at(row.id), str(before.body["at"]))
+    made = audit_entries.remeasurement(said, brought.signature, at)
+    t.record(made)
+    return made
+
+
+def _said(t: Transaction, row: TaskRow, number: int) -> Entry | None:
+    """The auditor's statement of that number on a task, where the ledger has it."""
+    for place in t.ledger_store.find([audit_entries.remeasurement_id(row.id, number)]).values():
+        return Entry.parse(next(iter(t.ledger_store.entries(place, 1))))
+    return None
+
+
+def _measured(t: Transaction, row: TaskRow) -> bytes:
+    """The digest of a task's evidence, as `mechanism.statements.measured_after` has it."""
+    ids = []
+    for line in t.market.settlements(row.id):
+        ids.append(verdict_id(row.id, line.round, line.participant_id))
+    for round_ in t.market.rounds(row.id):
+        ids += [evidence_id(row.id, round_.round), aggregation_id(row.id, round_.round)]
+    found = bytes(32)
+    for place in sorted(t.ledger_store.find(ids).values()):
+        found = measured_after(found, leaf_hash(next(iter(t.ledger_store.entries(place, 1)))))
+    return found
 
 
 def appeal(t: Transaction, row: TaskRow, participant_id: str, round_: int, reason: str) -> AuditRow:

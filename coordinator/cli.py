@@ -265,19 +265,27 @@ def invite(
             help="Whom it is of. A task has one identity of an organisation, unless its terms allow more."
         ),
     ] = "",
+    task: Annotated[
+        str,
+        typer.Option(
+            help="Under a pseudonym, for this task alone, whose terms ask for them. The log never has the name."
+        ),
+    ] = "",
     state: State = DEFAULT_STATE,
     as_json: AsJson = False,
 ) -> None:
     """Make a one-time token with which a participant gets its certificate, and say what to hand over with it."""
     with _operator(state) as operator:
-        entrance, made = operator.entrance(), operator.invite(name, organisation)
+        entrance, made = operator.entrance(), operator.invite(name, organisation, task)
+        owner, name = name, made.participant_id
         insecure = operator.config.server.insecure
         command = (
             f"fedpeer participant init {name} --market {entrance.market} --public {entrance.public} && "
             f"FEDPEER_INVITATION={made.token} fedpeer participant enroll"
         )
         record = {
-            "participant": made.participant_id,
+            "participant": name,
+            "owner": owner,
             "token": made.token,
             "expires": made.expires,
             "withdrawn": made.withdrawn,
@@ -288,10 +296,11 @@ def invite(
             "fingerprints": list(entrance.fingerprints),
             "command": command,
         }
+        whom = f"{owner}, who is {name} in task {task}" if task else name
         lines = [
             made.token,
             "",
-            f"Hand over to {name}: this token, the two addresses and {state / 'authority.pem'}.",
+            f"Hand over to {whom}: this token, the two addresses and {state / 'authority.pem'}.",
             f"  market       {entrance.market}",
             f"  enrolment    {entrance.public}",
             *(f"  fingerprint  {mark} (SHA-256 of the authority)" for mark in entrance.fingerprints),
@@ -340,6 +349,36 @@ def revoke(
             done, recorded = f"{name} is revoked.{also}", f"The revocation of {name} is recorded.{also}"
         record = {"participant": name, "revoked": found.enrolled, "withdrawn": bool(found.withdrawn)}
         _changed(operator, as_json, record, done, recorded)
+
+
+@app.command()
+def forget(
+    name: Annotated[str, typer.Argument(help="The participant's id.")],
+    state: State = DEFAULT_STATE,
+    as_json: AsJson = False,
+) -> None:
+    """Erase what is kept of a revoked participant beside the ledger: openings with their salts, claims, bank account.
+
+    Refused while a task that it takes part in runs, while terms promise to keep what was sent, and while a payout to it
+    is on its way. Safe to repeat. The ledger stays, and verifies.
+    """
+    with _operator(state) as operator:
+        found, gone = operator.forget(name)
+        text = (
+            f"{name} is forgotten: {counted(found.openings, 'opening')}, {counted(found.assessments, 'assessment')}, "
+            f"{counted(found.models, 'model')} and {counted(found.bank_details, 'record')} of bank details erased. "
+            f"What stays: its entries in the ledger, under this id and key, with what they show in clear; what others' "
+            f"openings say of samples in common with it; backups, payment files and logs, which are yours to delete; "
+            f"{grouped_credits(found.owed_micro)} credits that it is owed."
+        )
+        if found.models:
+            text += " The model files go with the service's next daily housekeeping."
+        if not gone:
+            text += (
+                " The database's write-ahead log still has it, since the service reads there: repeat the command, or "
+                "restart the service."
+            )
+        _changed(operator, as_json, {**found.record(), "log_emptied": gone}, text, text)
 
 
 @certificate_app.command("renew")
@@ -743,10 +782,10 @@ def participants(state: State = DEFAULT_STATE, as_json: AsJson = False) -> None:
     if as_json:
         _print_json({"participants": [vars(person) for person in people]})
         return
-    table = Table("participant", "organisation", "enrolled", "certificate until", "standing")
+    table = Table("participant", "is", "organisation", "enrolled", "certificate until", "standing")
     for person in people:
         times = _time(person.enrolled_at), _time(person.certificate_expires)
-        table.add_row(person.id, Text(person.organisation), *times, person.standing)
+        table.add_row(person.id, person.owner, Text(person.organisation), *times, person.standing)
     output().print(table)
 
 
@@ -826,16 +865,43 @@ def audit_order(
         typer.echo(f"{out} is for the auditor, who runs `fedpeer audit site {out.name}` where the data are.")
 
 
+@audit_app.command("task")
+def audit_task(
+    task: Annotated[str, typer.Argument(help="The task's id.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The new folder for the auditor.")],
+    state: State = DEFAULT_STATE,
+    as_json: AsJson = False,
+) -> None:
+    """Write what the auditor of an ended task measures it again with: ledger, openings, models, the task's secrets."""
+    with _operator(state) as operator:
+        operator.order_task_audit(task, out)
+    if as_json:
+        _print_json({"task": task, "folder": str(out)})
+    else:
+        typer.echo(
+            f"{out} is for the auditor alone, who has D_c from you, too, and runs `fedpeer audit task {out.name}`. It "
+            "holds the submitted models and the task's secrets."
+        )
+
+
 @audit_app.command("record")
 def audit_record_(
     folder: Annotated[Path, typer.Argument(help="What the auditor has brought back.")],
     state: State = DEFAULT_STATE,
     as_json: AsJson = False,
 ) -> None:
-    """Measure what an auditor has brought back, and record it with its verdict. Trains models: minutes."""
+    """Record what an auditor has brought back. Of an audit by re-training it is measured first: minutes."""
+    from fedpeer.protocol.audit_folder import BroughtRemeasurement, read_brought
+
     with _operator(state) as operator:
-        brought, verdict = operator.record_audit(folder)
-        said = brought.statement
+        brought = read_brought(folder)
+        if isinstance(brought, BroughtRemeasurement):
+            body = operator.record_remeasurement(brought).body
+            of = brought.statement
+            told = f"Task {of.task_id}, measured again by its auditor: {of.outcome} (statement {of.number})."
+            _changed(operator, as_json, {**body}, told, told)
+            return
+        said, verdict = brought.statement, operator.record_audit(brought)
         record = {
             "task": said.task_id,
             "round": said.round,

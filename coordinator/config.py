@@ -514,6 +514,19 @@ class StrataSection(Section):
         return self
 
 
+def public_key_of(field: str, path: Path) -> bytes:
+    """The public key in a PEM file, SubjectPublicKeyInfo in DER. Raises TaskError where it has none."""
+    try:
+        key = load_pem_public_key(path.read_bytes())
+    except OSError as error:
+        raise TaskError(f"{field} {path} cannot be read: {error.strerror}") from None
+    except (ValueError, UnsupportedAlgorithm):
+        raise TaskError(
+            f"{field} {path} has no public key; expected the file that `fedpeer audit key` wrote"
+        ) from None
+    return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+
+
 class AuditSection(Section):
     """Audits by re-training, of submissions that were paid.
 
@@ -541,16 +554,8 @@ class AuditSection(Section):
             TaskError: no key on P-256 in that file.
             FieldError: a value out of its range.
         """
-        try:
-            key = load_pem_public_key(self.auditor.read_bytes())
-        except OSError as error:
-            raise TaskError(f"audit.auditor {self.auditor} cannot be read: {error.strerror}") from None
-        except (ValueError, UnsupportedAlgorithm):
-            raise TaskError(
-                f"audit.auditor {self.auditor} has no public key; expected the file that `fedpeer audit key` wrote"
-            ) from None
         return Audit(
-            auditor=key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo),
+            auditor=public_key_of("audit.auditor", self.auditor),
             probability=rational("audit.probability", self.probability),
             rate=rational("audit.rate", self.rate),
             held_back=self.held_back,
@@ -741,6 +746,8 @@ class TaskConfig(Section):
         funder: the learner from whose deposits the budget is reserved; left out: the operator's treasury.
         folder: where modules of factories are looked for; left out: the task file's own.
         audit: who re-trains; left out: nobody.
+        auditor: the PEM of the public key of who may measure the ended task again; left out: of `audit`, or nobody.
+        pseudonyms: whether participants take part under names and keys that are made for this task alone.
         leaderboard: whether the console shows everybody what was paid, under pseudonyms.
     """
 
@@ -754,6 +761,8 @@ class TaskConfig(Section):
     initial_model: Path | None = None
     strata: StrataChoice = None
     funder: str = ""
+    auditor: Path | None = None
+    pseudonyms: bool = False
     folder: Path | None = None
     leaderboard: bool = False
     price: PriceSection | None = None
@@ -823,6 +832,8 @@ def resolve_paths(config: TaskConfig, folder: Path) -> TaskConfig:
         changes["initial_model"] = folder / config.initial_model
     if config.audit is not None:
         changes["audit"] = config.audit.model_copy(update={"auditor": folder / config.audit.auditor})
+    if config.auditor is not None:
+        changes["auditor"] = folder / config.auditor
     if config.data is not None:
         paths = {
             name: folder / value

@@ -19,8 +19,10 @@ from functools import lru_cache
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
+from coordinator.errors import TaskError
 from coordinator.storage.identities import CertificateRow, InvitationRow, ParticipantRow
 from coordinator.storage.store import MarketStore
+from coordinator.storage.tasks import TaskRow
 from fedpeer.protocol.certificates import (
     CertificateError,
     Identity,
@@ -37,6 +39,7 @@ from fedpeer.protocol.certificates import (
 from fedpeer.protocol.errors import Code, Refusal
 from fedpeer.protocol.limits import TOKEN_BYTES, TOKEN_LIFETIME
 from mechanism.errors import FieldError
+from mechanism.lifecycle import State
 from mechanism.terms import identifier
 
 #: Parsed certificates that are kept, so that a call does not parse its caller's again.
@@ -201,22 +204,55 @@ class Invitation:
     colleagues: tuple[str, ...] = ()
 
 
-def invite(store: MarketStore, participant_id: str, now: float, organisation: str = "") -> Invitation:
+def invite(
+    store: MarketStore, participant_id: str, now: float, organisation: str = "", task: TaskRow | None = None
+) -> Invitation:
     """A one-time token for `participant_id`; earlier ones are withdrawn.
 
     Args:
         organisation: that it is of; empty: the one that it has, or, of a new participant, none but itself.
+        task: for which the token makes a pseudonym of `participant_id`; None: it is invited under its own name.
 
     Raises:
         FieldError: not a well-formed id or name.
+        TaskError: as `pseudonym_for`.
     """
     identifier("participant_id", participant_id)
     named = organisation_name(organisation) if organisation else None
+    owner = None
+    if task is not None:
+        owner, participant_id = participant_id, pseudonym_for(store, participant_id, task)
+        known = store.participant(owner)
+        named = named or (None if known is None else known.organisation)
     token = secrets.token_urlsafe(TOKEN_BYTES)
     expires = now + TOKEN_LIFETIME.total_seconds()
     withdrawn = store.withdraw_invitations(participant_id, now)
-    store.add_invitation(InvitationRow(_token_digest(token), participant_id, now, expires, None, named))
+    of_task = None if task is None else task.id
+    store.add_invitation(
+        InvitationRow(_token_digest(token), participant_id, now, expires, None, named, of_task, owner)
+    )
     return Invitation(participant_id, token, expires, withdrawn, colleagues(store, participant_id, named))
+
+
+def pseudonym_for(store: MarketStore, owner: str, task: TaskRow) -> str:
+    """The name under which an owner takes part in a task: the one that it has, or a new one that says nothing.
+
+    Raises:
+        FieldError: not a well-formed id of an owner.
+        TaskError: the task takes no pseudonyms, or none any more; or the owner is one itself.
+    """
+    identifier("participant_id", owner)
+    known = store.participant(owner)
+    if known is not None and known.task_id is not None:
+        raise TaskError(f"{owner!r} is a pseudonym itself, of task {known.task_id!r}; name whose it is")
+    if not task.terms.pseudonyms:
+        raise TaskError(
+            f"the terms of task {task.id!r} ask for no pseudonyms; invite {owner!r} without --task, or open a task "
+            "with pseudonyms = true"
+        )
+    if task.state not in (State.OPEN, State.EFFORT):
+        raise TaskError(f"task {task.id!r} is {task.state} and takes nobody any more")
+    return store.pseudonym_for(owner, task.id) or f"p-{secrets.token_hex(8)}"
 
 
 def organisation_name(text: str) -> str:
@@ -274,7 +310,14 @@ def enrol(
             f"The invitation for {participant_id!r} no longer holds: it has expired, was withdrawn, or a newer one "
             "has taken its place.",
         )
-    enrolled, serial = _issue(store, authority, participant_id, request, now, invitation.organisation)
+    if invitation.task_id is not None:
+        task = store.task(invitation.task_id)
+        if task is None or task.state not in (State.OPEN, State.EFFORT):
+            raise Refusal(
+                Code.INVITATION_INVALID,
+                f"The invitation for {participant_id!r} no longer holds: its task takes nobody any more.",
+            )
+    enrolled, serial = _issue(store, authority, participant_id, request, now, invitation)
     store.redeem_invitation(invitation.token_digest, serial)
     return enrolled
 
@@ -295,7 +338,7 @@ def _issue(
     participant_id: str,
     request: bytes,
     now: float,
-    organisation: str | None = None,
+    invitation: InvitationRow | None = None,
 ) -> tuple[Enrolled, str]:
     at = datetime.fromtimestamp(now, UTC)
     try:
@@ -304,11 +347,15 @@ def _issue(
         raise Refusal(Code.FIELD_INVALID, f"certificate_signing_request: {error}.") from None
     key_pem = public_key_pem(certificate_key(certificate))
     known = store.participant(participant_id)
+    organisation = None if invitation is None else invitation.organisation
     if organisation is None and known is not None:
         organisation = known.organisation
+    # A pseudonym stays one, however it is invited again.
+    of = known if known is not None and known.task_id is not None else invitation
+    made_for = (None, None) if of is None else (of.task_id, of.owner)
     if known is not None and known.revoked_at is not None and known.public_key == key_pem:
         known = None  # the ledger refuses the key, since it was revoked
-    row = ParticipantRow(participant_id, key_pem, now, None, organisation)
+    row = ParticipantRow(participant_id, key_pem, now, None, organisation, *made_for)
     store.put_participant(row)
     serial = format(certificate.serial_number, "x")
     pem = certificate.public_bytes(serialization.Encoding.PEM)

@@ -13,7 +13,7 @@ import numpy as np
 
 from coordinator.acceptance import check_acceptable
 from coordinator.banking import priced
-from coordinator.config import MIN_SHADOWS, TaskConfig
+from coordinator.config import MIN_SHADOWS, TaskConfig, public_key_of
 from coordinator.derivation import chain_secret, initial_seed, task_root, validation_salt
 from coordinator.errors import TaskError
 from coordinator.learner_data import (
@@ -172,6 +172,8 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
         price=price,
         funder=config.funder,
         audit=None if config.audit is None else config.audit.audit(),
+        pseudonyms=config.pseudonyms,
+        auditor=b"" if config.auditor is None else public_key_of("auditor", config.auditor),
     )
     _check_audits(config, terms)
     bill = task_budget_micro(terms)

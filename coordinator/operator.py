@@ -27,6 +27,7 @@ from coordinator.config import ServiceConfig
 from coordinator.control_socket import MarketProgress, notify, progress, round_progress
 from coordinator.errors import FolderError, PayoutError, TaskError
 from coordinator.folder import StateFolder
+from coordinator.forgetting import Forgotten, forget
 from coordinator.history import merged_before, round_start
 from coordinator.identity import Invitation, invite
 from coordinator.metrics import Metrics
@@ -48,7 +49,7 @@ from coordinator.transaction import Transaction
 from fedpeer.audit.sql.database import Database, parse_url, sqlite_file
 from fedpeer.audit.sql.errors import StorageError
 from fedpeer.audit.sql.ledger_store import SignedLog
-from fedpeer.protocol.audit_folder import AuditOrder, Brought
+from fedpeer.protocol.audit_folder import AuditOrder, Brought, BroughtRemeasurement, TaskOrder
 from fedpeer.protocol.certificates import (
     Identity,
     authority_id,
@@ -57,7 +58,7 @@ from fedpeer.protocol.certificates import (
     load_certificate,
 )
 from mechanism.audit_verdict import AuditVerdict
-from mechanism.ledger.entries import CONFIRMED, WITHDRAWN, aggregation
+from mechanism.ledger.entries import CONFIRMED, WITHDRAWN, aggregation_id
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.note import VerificationKey
 from mechanism.ledger.openings import Openings
@@ -130,6 +131,7 @@ class Enrolment:
     Attributes:
         standing: "enrolled", "expired" or "revoked".
         organisation: whom it is of; empty: one by itself.
+        task, owner: of a pseudonym, the task that it was made for and whose it is; else empty.
     """
 
     id: str
@@ -137,6 +139,8 @@ class Enrolment:
     certificate_expires: float
     standing: str
     organisation: str = ""
+    task: str = ""
+    owner: str = ""
 
 
 class Standing(StrEnum):
@@ -268,10 +272,18 @@ class Operator:
         self._transact.stop()
         self._database.close()
 
-    def invite(self, participant_id: str, organisation: str = "") -> Invitation:
-        """A new invitation; earlier unused ones of the same participant are withdrawn. Arguments as of
-        `coordinator.identity.invite`."""
-        return self._act(lambda t: invite(t.market, participant_id, t.now, organisation))
+    def invite(self, participant_id: str, organisation: str = "", task_id: str = "") -> Invitation:
+        """A new invitation; earlier unused ones of the same participant are withdrawn.
+
+        Args:
+            organisation: as of `coordinator.identity.invite`.
+            task_id: for which it is invited under a pseudonym; empty: under its own name.
+        """
+        return self._act(
+            lambda t: invite(
+                t.market, participant_id, t.now, organisation, _task(t, task_id) if task_id else None
+            )
+        )
 
     def withdraw(self, invitation: Invitation) -> None:
         """Ends an invitation that nobody was given, and any other of its participant."""
@@ -296,6 +308,17 @@ class Operator:
             return Revoked(row is not None, row is not None and row.revoked_at is not None, withdrawn)
 
         return self._act(act)
+
+    def forget(self, participant_id: str) -> tuple[Forgotten, bool]:
+        """Erases what is kept of a participant beside the ledger; see `coordinator.forgetting.forget`.
+
+        Returns:
+            what was erased, and whether the database's own log is rid of it, too: where somebody reads it, it is after
+            a repetition, or once the service ends.
+        """
+        found = self._transact.run(lambda t: forget(t, participant_id))
+        self._tell()
+        return found, self._database.empty_log()
 
     def check_unused(self, task_id: str) -> None:
         """Raises TaskError where a task has the id already."""
@@ -377,14 +400,42 @@ class Operator:
         ordered.write(folder)
         return ordered
 
-    def record_audit(self, folder: Path) -> tuple[Brought, AuditVerdict]:
+    def order_task_audit(self, task_id: str, folder: Path) -> TaskOrder:
+        """Writes what the auditor of an ended task needs, beside D_c, to a new folder: its secrets among it.
+
+        Raises:
+            TaskError: the task cannot be measured again; see `coordinator.audits.order_task`.
+            AuditFolderError, SourceError: the folder is there, or cannot be written.
+        """
+        from fedpeer.audit.export import export_json_lines
+        from fedpeer.audit.sources import open_source  # gRPC takes its time
+
+        def read(t: Transaction) -> tuple[TaskOrder, list[bytes], Openings]:
+            row = _task(t, task_id)
+            return *audits.order_task(t, row, folder), t.openings(row.id)
+
+        self._log.sign_head()  # an export ends with a head over all that it has
+        ordered, digests, openings = self._transact.look(read)
+        blobs = self._blobs()
+        files = _kept(lambda: [(digest, blobs.fetch(digest)) for digest in digests])
+        with ExitStack() as resources:
+            source = open_source(self.folder.database_url(self.config), resources)
+            ordered.write(files, openings.lines(), lambda path: export_json_lines(source, path))
+        return ordered
+
+    def record_remeasurement(self, brought: BroughtRemeasurement) -> Entry:
+        """Records what an auditor says of an ended task; see `coordinator.audits.record_remeasurement`."""
+        return self._act(
+            lambda t: audits.record_remeasurement(t, _task(t, brought.statement.task_id), brought)
+        )
+
+    def record_audit(self, brought: Brought) -> AuditVerdict:
         """Measures what an auditor has brought and records it with its verdict. It trains models: minutes.
 
         Raises:
             TaskError: it is not the audit that is awaited, or it cannot be measured; nothing was recorded.
         """
-        brought, blobs = Brought.read(folder), self._blobs()
-        said = brought.statement
+        blobs, said = self._blobs(), brought.statement
 
         def look(t: Transaction) -> tuple[TaskRow, audits.Ground, list[RoundRow], dict[int, list[ModelRow]]]:
             row = _task(t, said.task_id)
@@ -395,8 +446,7 @@ class Operator:
         row, ground, rounds, merged = self._transact.look(look)
         start = _kept(lambda: round_start(row, blobs, rounds, merged))
         findings = audits.measured(row, start, ground, brought)
-        verdict = self._act(lambda t: audits.record(t, _task(t, said.task_id), ground, findings))
-        return brought, verdict
+        return self._act(lambda t: audits.record(t, _task(t, said.task_id), ground, findings))
 
     def task(self, task_id: str) -> TaskReport:
         """Raises TaskError where there is no such task."""
@@ -560,7 +610,16 @@ class Operator:
             return "expired" if expires[row.id] < now else "enrolled"
 
         return [
-            Enrolment(p.id, p.enrolled_at, expires[p.id], standing(p), p.organisation or "") for p in people
+            Enrolment(
+                p.id,
+                p.enrolled_at,
+                expires[p.id],
+                standing(p),
+                p.organisation or "",
+                p.task_id or "",
+                p.owner or "",
+            )
+            for p in people
         ]
 
     def ledger_size(self) -> int:
@@ -787,8 +846,7 @@ def _recorded_model(t: Transaction, row: TaskRow, round_: int) -> bytes:
     t.check_terms(row)
     if round_ == 0:
         return row.terms.initial_model
-    name = aggregation(row.id, round_, b"", {}, None).id
-    [place] = t.ledger_store.find([name]).values()
+    [place] = t.ledger_store.find([aggregation_id(row.id, round_)]).values()
     return bytes.fromhex(str(Entry.parse(next(iter(t.ledger_store.entries(place, 1)))).body["model_sha256"]))
 
 

@@ -137,7 +137,7 @@ def set_account(t: Transaction, participant_id: str, holder: str, iban: str, bic
     Raises:
         PayoutError: nobody of that name ever enrolled.
     """
-    if t.market.participant(participant_id) is None:
+    if t.market.participant(participant_id) is None and not t.market.pseudonyms_of(participant_id):
         raise PayoutError(
             f"there is no participant {participant_id!r:.80}; `fedpeer coordinator participants` lists them"
         )
@@ -192,7 +192,7 @@ def due(t: Transaction) -> Due:
         for name, held in t.ledger_store.all_balances().items()
         if name.startswith(prefix) and price.units(held.free)
     }
-    known = {row.participant_id for row in t.market.bank_accounts()}
+    known = _accounts(t).keys()
     free = {name: micro for name, micro in found.items() if name in known}
     return Due(price, free, tuple(sorted(found.keys() - known)))
 
@@ -215,7 +215,7 @@ def _begin(t: Transaction) -> Run:
                 else ""
             )
         )
-    accounts = {row.participant_id: row for row in t.market.bank_accounts()}
+    accounts = _accounts(t)
     number = len(t.market.payouts()) + 1
     t.ledger.append(entries.payout_entries(number, entries.timestamp(t.now), price, chosen))
     row = PayoutRow(
@@ -228,16 +228,25 @@ def _begin(t: Transaction) -> Run:
         reason="",
         ended_at=None,
     )
-    lines = [_line(number, price, accounts[name], chosen[name]) for name in sorted(chosen)]
+    lines = [_line(number, price, name, accounts[name], chosen[name]) for name in sorted(chosen)]
     t.market.add_payout(row, lines)
     return Run(row, tuple(lines), left_out, new=True)
 
 
-def _line(number: int, price: Price, account: BankAccountRow, micro: int) -> PayoutLineRow:
+def _accounts(t: Transaction) -> dict[str, BankAccountRow]:
+    """Where each is paid, by its name; a pseudonym without an account of its own where its owner is."""
+    known = {row.participant_id: row for row in t.market.bank_accounts()}
+    owned = {row.id: known[row.owner] for row in t.market.participants() if row.owner in known}
+    return owned | known
+
+
+def _line(
+    number: int, price: Price, participant_id: str, account: BankAccountRow, micro: int
+) -> PayoutLineRow:
     units = price.units(micro)
     return PayoutLineRow(
         number=number,
-        participant_id=account.participant_id,
+        participant_id=participant_id,
         units=units,
         micro=price.micro(units),
         holder=account.holder,

@@ -16,7 +16,7 @@ from coordinator.aggregation import Merged
 from coordinator.errors import TaskError
 from coordinator.identity import Enrolled
 from coordinator.opening import PreparedTask
-from coordinator.scoring import Quality, judgement
+from coordinator.scoring import Quality, judgement, new_salt
 from coordinator.storage.audits import (
     APPEALED,
     CONVICTED,
@@ -26,6 +26,7 @@ from coordinator.storage.audits import (
     RELEASED,
     AuditRow,
 )
+from coordinator.storage.identities import ParticipantRow
 from coordinator.storage.rounds import SettlementRow
 from coordinator.storage.store import MarketStore
 from coordinator.storage.submissions import ClaimRow, FailureRow, ModelRow, ModelStanding, ReceiptRow
@@ -121,6 +122,15 @@ class Transaction:
                 violations=[FieldViolation("certificate_signing_request", "a key that no name ever had")],
             )
         self.record(made)
+        self.name_pseudonym(enrolled.participant)
+
+    def name_pseudonym(self, row: ParticipantRow) -> None:
+        """Commits to whose a pseudonym is, once; of an identity that is none it does nothing."""
+        if row.task_id is None or row.owner is None:
+            return
+        named = entries.pseudonym_id(row.task_id, row.id)
+        if not self.ledger_store.find([named]):
+            self.record(entries.pseudonym(row.task_id, row.id, row.owner, new_salt(named)))
 
     def revoke(self, participant_id: str, reason: str) -> None:
         """Ends a participant's standing; none of the keys that it ever had counts for anything from here on."""

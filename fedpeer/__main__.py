@@ -38,7 +38,7 @@ _GROUPS = {
     "ledger": _Command("fedpeer.audit.cli", "app", "Read and check a ledger, offline or from a coordinator."),
     "worker": _Command("coordinator.worker_cli", "app", "Train shadow models for a coordinator elsewhere."),
     "audit": _Command(
-        "fedpeer.cli.audit", "app", "Audit by re-training: an auditor's key, the audit on site."
+        "fedpeer.cli.audit", "app", "Audit: an auditor's key, re-training on site, measuring a task again."
     ),
     "console": _Command(
         "fedpeer.console.command", "app", "Serve a market's web pages; make links to sign in."

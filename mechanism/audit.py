@@ -120,8 +120,8 @@ class Audit:
         return ceil(1 / self.rate) - 1
 
 
-def auditor_key(data: bytes) -> ec.EllipticCurvePublicKey:
-    """The key that terms name. Raises FieldError where it is none on P-256."""
+def auditor_key(data: bytes, field: str = "audit.auditor") -> ec.EllipticCurvePublicKey:
+    """The key that terms name in `field`. Raises FieldError where it is none on P-256."""
     # It brings a dozen modules, and most terms have no audits.
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_der_public_key
 
@@ -134,9 +134,7 @@ def auditor_key(data: bytes) -> ec.EllipticCurvePublicKey:
         or not isinstance(key.curve, ec.SECP256R1)
         or key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo) != data
     ):
-        raise FieldError(
-            "audit.auditor", data.hex()[:80], "a public key, ECDSA on P-256, in its one form of DER"
-        )
+        raise FieldError(field, data.hex()[:80], "a public key, ECDSA on P-256, in its one form of DER")
     return key
 
 

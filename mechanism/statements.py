@@ -9,6 +9,7 @@ What a statement says of a participant's data is not in it: it commits to that b
 (`ClaimOpening`, `ModelOpening`), which goes to the coordinator beside the statement and is not published.
 """
 
+import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -33,6 +34,8 @@ EFFORT_PLACES = 6
 
 #: What no remark has.
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+
+_MILLION = 10**6
 
 #: Bytes of a nonce; enough that it never repeats.
 NONCE_BYTES = 16
@@ -162,6 +165,86 @@ class AuditStatement(Recorded):
             raise FieldError("remark", self.remark, "why the samples are not accepted")
 
 
+#: What measuring a task again comes to.
+CONFIRMED, DEVIATES = "confirmed", "deviates"
+
+
+@dataclass(frozen=True)
+class RemeasurementStatement(Recorded):
+    """What an auditor has found who has D_c, the models and the secret root of an ended task, and has measured all of
+    its settled rounds again: shadows trained, features, degrees and tests computed, next models merged.
+
+    Attributes:
+        task_id, terms_digest: of the task.
+        number: of its statements, from 1 on.
+        measured: what was measured again, 32 bytes: the digest of the entries of its evidence (`measured_after`).
+        rounds, submissions: how many settled rounds and models in time that are.
+        identical: rounds whose evidence came out the same, bit for bit.
+        merged: rounds whose next model came out the same, bit for bit.
+        degree_micro, weight_micro, multiplier_micro: the largest differences of verified degree, weight and multiplier
+            over all submissions, millionths.
+        turned: submissions of which a test came out otherwise, or whether the claim is refuted, or the cluster.
+        tolerance_micro: up to which differences are those of another processor, millionths.
+        computed_on: the processor and the libraries (`fedpeer.learning.arithmetic`).
+        remark: anything else.
+    """
+
+    what: ClassVar[str] = "statement"
+    kind: ClassVar[str] = "remeasurement"
+    task_id: str
+    terms_digest: bytes = field(metadata={"key": "terms"})
+    number: int
+    measured: bytes
+    rounds: int
+    submissions: int
+    identical: int
+    merged: int
+    degree_micro: int
+    weight_micro: int
+    multiplier_micro: int
+    turned: int
+    tolerance_micro: int
+    computed_on: str
+    remark: str = ""
+
+    def __post_init__(self) -> None:
+        identifier("task_id", self.task_id)
+        for name, digest in (("terms", self.terms_digest), ("measured", self.measured)):
+            if len(digest) != 32:
+                raise FieldError(name, digest.hex(), "32 bytes of SHA-256")
+        whole("number", self.number, 1)
+        whole("rounds", self.rounds, 1)
+        whole("submissions", self.submissions, 0)
+        whole("identical", self.identical, 0, self.rounds)
+        whole("merged", self.merged, 0, self.rounds)
+        for name in ("degree_micro", "weight_micro", "multiplier_micro", "tolerance_micro"):
+            whole(name, getattr(self, name), 0, _MILLION)
+        whole("turned", self.turned, 0, self.submissions)
+        if self.identical == self.rounds and (self.largest_micro or self.turned):
+            raise FieldError("identical", self.identical, "fewer rounds, since something came out otherwise")
+        for name in ("computed_on", "remark"):
+            text = getattr(self, name)
+            if len(text) > MAX_REMARK or _CONTROL.search(text):
+                raise FieldError(name, text[:60], f"at most {MAX_REMARK} characters, none of control")
+
+    @property
+    def largest_micro(self) -> int:
+        """The largest difference of all."""
+        return max(self.degree_micro, self.weight_micro, self.multiplier_micro)
+
+    @property
+    def outcome(self) -> str:
+        """ "confirmed": within the tolerance, no test turned, every next model the same; else "deviates"."""
+        holds = self.largest_micro <= self.tolerance_micro and not self.turned and self.merged == self.rounds
+        return CONFIRMED if holds else DEVIATES
+
+
+def measured_after(measured: bytes, leaf: bytes) -> bytes:
+    """The digest of what was measured of a task, after one more entry: SHA-256 of the one before, at first 32 zero
+    bytes, and the entry's leaf hash. It is over the evidence, verdict and aggregation entries, in order."""
+    return hashlib.sha256(measured + leaf).digest()
+
+
 @dataclass(frozen=True)
 class ModelStatement(Recorded):
     """A model for one round, committed to by its digest before it is sent.
@@ -232,7 +315,7 @@ def check_opened(statement: Statement, opening: StatementOpening) -> None:
 
 
 #: What anybody signs.
-Signed: TypeAlias = Statement | AuditStatement
+Signed: TypeAlias = Statement | AuditStatement | RemeasurementStatement
 
 
 def sign_statement(statement: Signed, key: ec.EllipticCurvePrivateKey) -> bytes:

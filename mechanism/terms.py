@@ -12,7 +12,7 @@ from fractions import Fraction
 from math import lcm, prod
 from typing import ClassVar
 
-from mechanism.audit import Audit
+from mechanism.audit import Audit, auditor_key
 from mechanism.coverage import check_whole_from
 from mechanism.degree import reference_distribution
 from mechanism.errors import FieldError
@@ -274,6 +274,9 @@ class Terms(Recorded, Readable):
         price: what a credit is paid out as; None where that is not said. All tasks of a log that say it say the same.
         funder: the learner from whose account the budget is reserved; empty: the operator's treasury.
         audit: who re-trains, how often, and what is held for it; None: nobody.
+        auditor: public key of who may measure the ended task again where nobody re-trains, SubjectPublicKeyInfo in DER;
+            empty: nobody, or the one of `audit`.
+        pseudonyms: whether participants take part under names and keys that are made for this task alone.
 
     Raises:
         FieldError: on construction, for any value out of its range.
@@ -301,6 +304,8 @@ class Terms(Recorded, Readable):
     price: Price | None = field(default=None, metadata={"optional": True})
     funder: str = field(default="", metadata={"optional": True})
     audit: Audit | None = field(default=None, metadata={"optional": True})
+    auditor: bytes = field(default=b"", metadata={"optional": True})
+    pseudonyms: bool = field(default=False, metadata={"optional": True})
 
     def __post_init__(self) -> None:
         identifier("task_id", self.task_id)
@@ -319,6 +324,16 @@ class Terms(Recorded, Readable):
             raise FieldError(
                 "audit", self.rule.name, 'rule.name = "verified": no other measures degrees to compare'
             )
+        if self.auditor:
+            auditor_key(self.auditor, "auditor")
+            if self.audit is not None:
+                raise FieldError(
+                    "auditor", self.auditor.hex()[:80], "none beside `audit`, which names its own for both"
+                )
+            if self.rule.name == "paper":
+                raise FieldError(
+                    "auditor", self.rule.name, "a rule that pays on evidence: there is no other to measure"
+                )
         if self.classes:
             check_names("classes", self.classes)
         labels = isinstance(self.strata, Labels)
@@ -336,6 +351,11 @@ class Terms(Recorded, Readable):
         return self.rule.peers >= self.schedule.capacity - 1
 
     @property
+    def measured_by(self) -> bytes:
+        """Key of who may measure the ended task again, DER; empty: nobody."""
+        return self.auditor if self.audit is None else self.audit.auditor
+
+    @property
     def strata_names(self) -> tuple[str, ...]:
         """What the strata are called, in the order of the reference."""
         return self.strata.names(len(self.reference), self.classes)
@@ -350,7 +370,8 @@ class Terms(Recorded, Readable):
             f"stake {rule.stake_micro} micro-credits",
             f"weight     fee {rule.fee:f}, whole from {rule.whole_from:f} of the recipe's samples",
             f"places     {schedule.capacity}, quorum {schedule.quorum}; claims for {schedule.effort_seconds} s; "
-            f"{schedule.identities_per_organisation} of an organisation",
+            f"{schedule.identities_per_organisation} of an organisation"
+            + ("; under pseudonyms" if self.pseudonyms else ""),
             f"reference  {', '.join(map(str, self.reference))}",
             *self._strata_line(),
             f"model      {recipe.model}, tensors {len(contract.tensors)}, at most {contract.max_bytes} bytes",
@@ -373,7 +394,7 @@ class Terms(Recorded, Readable):
     def _audit_line(self) -> list[str]:
         audit = self.audit
         if audit is None:
-            return []
+            return ["auditor    may measure the ended task again"] if self.auditor else []
         return [
             f"audits     of {audit.probability} of paid submissions, within {audit.seconds} s, else {audit.unaudited}; "
             f"appeals for {audit.appeal_seconds} s; rate {audit.rate}, {audit.held_back:f} of pay held back"

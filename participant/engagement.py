@@ -49,9 +49,9 @@ from participant.errors import (
     CountsChangedError,
     DeclinedError,
     EffortError,
+    IdentityBarredError,
     NotFoundError,
     NotSelectedError,
-    OrganisationTakenError,
     PrivacyLimitError,
     RefusedError,
     SharesLostError,
@@ -249,10 +249,10 @@ class Engagement:
         raise SharesLostError(text)
 
     def check_place(self) -> None:
-        """Raises OrganisationTakenError where the coordinator has said that a claim will be refused: before effort is
-        made for it."""
+        """Raises IdentityBarredError where the coordinator has said that a claim will be refused: before effort is made
+        for it."""
         if self.standing.barred and not has_claimed(self.journal, self.task_id):
-            raise OrganisationTakenError(Refusal(Code.ORGANISATION_TAKEN, self.standing.barred))
+            raise IdentityBarredError(Refusal(Code.IDENTITY_BARRED, self.standing.barred))
 
     def _claimed_once(self, record: SubmissionRecord) -> Steps[Receipt]:
         receipt = yield from self._settled_once(record)

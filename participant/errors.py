@@ -16,7 +16,7 @@ ParticipantError(Exception)
  |   +- WrongStateError           too early, too late, or for another round
  |   |   +- WrongRoundError
  |   |   +- TaskFullError
- |   |   +- OrganisationTakenError
+ |   |   +- IdentityBarredError
  |   |   +- TaskEndedError
  |   +- InvalidSubmissionError    fields, signature or nonce do not hold
  |   |   +- DrawShareError        a draw share that is not of the claim's chain: the chain was lost, say
@@ -56,6 +56,7 @@ __all__ = [
     "EffortError",
     "ForeignKeyError",
     "ForeignKeyWarning",
+    "IdentityBarredError",
     "InvalidSubmissionError",
     "JournalError",
     "LimitError",
@@ -64,7 +65,6 @@ __all__ = [
     "NotEnrolledError",
     "NotFoundError",
     "NotSelectedError",
-    "OrganisationTakenError",
     "ParticipantError",
     "PrivacyLimitError",
     "RefusedError",
@@ -176,8 +176,9 @@ class TaskFullError(WrongStateError, codes=[Code.TASK_FULL]):
     """All places of the task are taken."""
 
 
-class OrganisationTakenError(WrongStateError, codes=[Code.ORGANISATION_TAKEN]):
-    """As many of the participant's organisation have claimed in the task as its terms allow."""
+class IdentityBarredError(WrongStateError, codes=[Code.IDENTITY_BARRED]):
+    """The task does not take this identity: as many of its organisation have claimed as the terms allow, or it takes
+    pseudonyms that were made for it, and no others."""
 
 
 class TaskEndedError(WrongStateError, codes=[Code.TASK_ENDED]):

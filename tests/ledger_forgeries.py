@@ -773,7 +773,7 @@ def a_task_is_cancelled_once_its_verdicts_are_known() -> Cases:
 @forgery("CANCELLED without a reason")
 def a_task_is_cancelled_for_no_reason() -> Cases:
     for name, shape in SHAPES.items():
-        if shape.cancelled is not None and shape.retention is None:
+        if shape.cancelled is not None and shape.retention is None and not shape.measured:
             ledger = played(shape).log.entries
             last = dict(ledger[-1].body)
             for reason in ("", "  "):
@@ -2655,6 +2655,171 @@ def an_audit_or_its_end_at_another_time() -> Cases:
     history = audited(replace(AUDITED, audits=PENDING))
     history.audit(history.findings(1, "p001"), at=samples.at(0))
     yield "an audit before its round", history.log.entries
+
+
+NAMED = Shape(pseudonyms=True)
+
+
+def naming(shape: Shape = NAMED) -> History:
+    """A sound task that takes claims, of which there is none yet."""
+    history = started(shape)
+    history.open()
+    history.enter(State.EFFORT)
+    return history
+
+
+@forgery(
+    "whose terms have none", "until the selection", "is a pseudonym of", "no key at this point", "has no terms",
+    "has ended",
+)  # fmt: skip
+def a_pseudonym_where_none_can_be() -> Cases:
+    history = naming(PLAIN)
+    history.name("p000")
+    yield "terms that ask for none", history.log.entries
+    history = naming()
+    history.name("p000")
+    history.name("p000")
+    yield "twice", history.log.entries
+    history = naming()
+    history.name("p009")
+    yield "nobody", history.log.entries
+    history = claimed(NAMED)
+    history.log.enrol("p009")
+    history.name("p009")
+    yield "after the selection", history.log.entries
+    history = played(NAMED)
+    history.log.enrol("p009")
+    history.name("p009")
+    yield "after the end", history.log.entries
+    history = started(NAMED)
+    history.name("p000")
+    yield "before the terms", history.log.entries
+    history = naming()
+    history.name("p000")
+    other = History(history.log, Shape(task_id="other", pseudonyms=True))
+    other.open()
+    other.name("p000")
+    yield "of two tasks", history.log.entries
+
+
+@forgery("takes pseudonyms of its own")
+def a_claim_under_another_name_than_the_terms_take() -> Cases:
+    history = naming()
+    history.claim("p000")
+    yield "no pseudonym", history.log.entries
+    history = naming()
+    history.name("p000")
+    other = History(history.log, Shape(task_id="other", pseudonyms=True))
+    other.open()
+    other.enter(State.EFFORT)
+    other.claim("p000")
+    yield "another task's", history.log.entries
+    history = naming()
+    history.name("p000")
+    plain = History(history.log, Shape(task_id="other"))
+    plain.open()
+    plain.enter(State.EFFORT)
+    plain.claim("p000")
+    yield "in a task without", history.log.entries
+
+
+@forgery("is the second name of its owner", "opening.owner")
+def an_owner_of_two_pseudonyms() -> Cases:
+    history = naming()
+    history.name("p000", "st-mary")
+    history.name("p001", "st-mary")
+    yield "two", history.log.entries
+    history = naming()
+    history.name("p000", "p000")
+    yield "its own", history.log.entries
+    history = naming()
+    history.name("p000", "St Mary")
+    yield "no id", history.log.entries
+
+
+@forgery("pseudonyms")
+def terms_with_no_word_on_pseudonyms() -> Cases:
+    plain = samples.terms().record()
+    for value in (False, None, 1, "yes"):
+        yield repr(value), of_terms({**plain, "pseudonyms": value})
+
+
+MEASURED = Shape(auditor=True)
+
+
+@forgery(
+    "has not ended", "has no auditor", "were deleted", "has no terms", "the task had", "not signed by the auditor",
+    "other terms", "other evidence", "were measured again", "before the task's end",
+)  # fmt: skip
+def a_task_is_measured_again_by_whom_or_when_it_cannot_be() -> Cases:
+    for name, changes in {
+        "by a participant": {"key": "p001"},
+        "under other terms": {"terms_digest": bytes(32)},
+        "the second first": {"number": 2},
+        "of other entries": {"measured": bytes(32)},
+        "without a round": {"rounds": 1, "identical": 1, "merged": 1},
+        "of a round more": {"rounds": 3, "identical": 3, "merged": 3},
+        "of a model less": {"submissions": 7},
+        "before the end, it says": {"at": samples.at(0)},
+    }.items():
+        history = played(MEASURED)
+        history.measure(**changes)
+        yield name, history.log.entries
+    history = played(MEASURED)
+    history.measure()
+    history.measure(number=1)
+    yield "the first again", history.log.entries
+    history = played(MEASURED)
+    history.measure(at=samples.at(600))
+    history.measure(at=samples.at(599))
+    yield "before the one before", history.log.entries
+    history = settled(MEASURED, 2)
+    history.measure()
+    yield "before its end", history.log.entries
+    history = played()
+    history.measure()
+    yield "terms that name nobody", history.log.entries
+    history = played(replace(MEASURED, retention=60))
+    history.measure()
+    yield "models that were deleted", history.log.entries
+    history = played(replace(MEASURED, cancelled=(State.TRAINING, 1)))
+    history.measure(rounds=1)
+    yield "nothing settled", history.log.entries
+    elsewhere = played(Shape(task_id="elsewhere"))
+    played_here = played(MEASURED)
+    played_here.measure()
+    elsewhere.log.write(played_here.log.entries[-1])
+    yield "a task of another log", elsewhere.log.entries
+
+
+@forgery("outcome is")
+def a_task_is_confirmed_that_is_not() -> Cases:
+    for name, outcome, changes in (
+        ("a degree beyond the tolerance", "confirmed", {"identical": 1, "degree_micro": 10_001}),
+        ("a weight beyond the tolerance", "confirmed", {"identical": 1, "weight_micro": 10_001}),
+        ("a multiplier beyond the tolerance", "confirmed", {"identical": 0, "multiplier_micro": 10_001}),
+        ("a test that turned", "confirmed", {"identical": 1, "turned": 1}),
+        ("another model", "confirmed", {"merged": 1}),
+        ("within the tolerance", "deviates", {"identical": 1, "degree_micro": 10_000}),
+        ("another word", "fine", {}),
+    ):
+        history = played(MEASURED)
+        history.measure(outcome=outcome, **changes)
+        yield name, history.log.entries
+
+
+@forgery("auditor", "rule that pays on evidence")
+def terms_with_an_auditor_that_none_can_be() -> Cases:
+    key = AUDIT.auditor.hex()
+    plain = samples.terms().record()
+    yield "no key", of_terms({**plain, "auditor": "00" * 91})
+    yield "no text", of_terms({**plain, "auditor": None})
+    yield "capitals", of_terms({**plain, "auditor": key.upper()})
+    yield (
+        "twice",
+        of_terms({**plain, "auditor": key, "audit": replace(samples.terms(), audit=AUDIT).record()["audit"]}),
+    )
+    yield "without evidence", of_terms({**samples.terms(rule="paper").record(), "auditor": key})
 
 
 @forgery("while the audit of p000 for round 1 is pending")

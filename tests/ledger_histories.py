@@ -27,8 +27,10 @@ from mechanism.ledger.audit_entries import (
     audit_end,
     held_entries,
     question_micro,
+    remeasurement,
 )
 from mechanism.ledger.entry import Entry
+from mechanism.ledger.merkle import leaf_hash
 from mechanism.lifecycle import State
 from mechanism.peers import Draw, Meetings, draw_head, draw_share, round_seed
 from mechanism.price import Price
@@ -40,7 +42,9 @@ from mechanism.statements import (
     ClaimStatement,
     ModelOpening,
     ModelStatement,
+    RemeasurementStatement,
     commit_counts,
+    measured_after,
     sign_statement,
 )
 from mechanism.terms import Terms
@@ -137,6 +141,9 @@ class Shape:
         audit: section of the terms.
         audits: round and name to what happens in turn, "passed" alone where nothing is said: "passed" or "failed" of an
             audit, "appeal", or how it ends (`mechanism.audit.ENDS`); none: it stays pending.
+        auditor: whether the terms name one without audits; measured: how often it measures the ended task again, where
+            they name one at all.
+        pseudonyms: whether the terms ask for them: then all who claim have one, of an owner `clinic-<name>`.
         retention: seconds for which submitted models are kept, and then deleted; None: nothing is promised.
         price, funder: as in the terms. A funder deposits the budget before the opening.
     """
@@ -161,6 +168,9 @@ class Shape:
     identities: int = 1
     audit: Audit | None = None
     audits: Mapping[tuple[int, str], Sequence[str]] = field(default_factory=dict)
+    auditor: bool = False
+    measured: int = 0
+    pseudonyms: bool = False
     retention: int | None = None
     price: Price | None = None
     funder: str = ""
@@ -203,6 +213,8 @@ class History:
             price=shape.price,
             funder=shape.funder,
             audit=shape.audit,
+            auditor=AUDIT.auditor if shape.auditor else b"",
+            pseudonyms=shape.pseudonyms,
         )
         self.question: dict[tuple[int, str], int] = {}
         self.starts: dict[int, bytes] = {}
@@ -244,6 +256,11 @@ class History:
         self.log.write(
             entries.transition(self.id, number, state, self.log.now() if at is None else at, reason)
         )
+
+    def name(self, name: str, owner: str = "") -> None:
+        """Makes a pseudonym of an enrolled name."""
+        named = entries.pseudonym_id(self.id, name)
+        self.log.write(entries.pseudonym(self.id, name, owner or f"clinic-{name}", samples.salt(named)))
 
     def claim(self, name: str, **changes: Any) -> None:
         """Changes to the statement, and to what it commits to: `effort` and `degree`, or the `opening` itself."""
@@ -596,8 +613,12 @@ class History:
         """Up to the selection."""
         self.open()
         if not self.cancels(State.OPEN, 0):
+            if self.shape.pseudonyms:
+                self.name(self.people[0])  # before claims are taken
             self.enter(State.EFFORT)
             for name in self.people:
+                if self.shape.pseudonyms and name != self.people[0]:
+                    self.name(name)
                 self.claim(name)
             if not self.cancels(State.EFFORT, 0):
                 self.select()
@@ -645,6 +666,37 @@ class History:
         self.log.wait(self.terms.schedule.dispute_seconds)
         self.end()
 
+    def measure(
+        self, *, key: str = "auditor", at: str | None = None, outcome: str = "", **changes: Any
+    ) -> None:
+        """The auditor measures the ended task again, and finds the same; `changes` to its statement."""
+        kinds = ("evidence", "verdict", "aggregation")
+        mine = [e for e in self.log.entries if e.kind in kinds and e.body["task_id"] == self.id]
+        measured = bytes(32)
+        for entry in mine:
+            measured = measured_after(measured, leaf_hash(entry.data))
+        outcomes: list[Any] = [entry.body["outcome"] for entry in mine if entry.kind == "verdict"]
+        rounds = sum(entry.kind == "aggregation" for entry in mine)
+        values: dict[str, Any] = {
+            "task_id": self.id,
+            "terms_digest": self.terms.digest,
+            "number": 1 + sum(e.id.startswith(f"{self.id}/remeasurement/") for e in self.log.entries),
+            "measured": measured,
+            "rounds": rounds,
+            "submissions": sum(bool(each["model_sha256"]) for each in outcomes),
+            "identical": rounds,
+            "merged": rounds,
+            **dict.fromkeys(("degree_micro", "weight_micro", "multiplier_micro", "turned"), 0),
+            "tolerance_micro": 10_000,
+            "computed_on": "cpu x86_64 AVX2, numpy 2.0, torch 2.5",
+            "remark": "",
+        }
+        said = RemeasurementStatement(**{**values, **changes})
+        entry = remeasurement(said, sign_statement(said, private_key(key)), at or self.log.now())
+        if outcome:
+            entry = Entry(entry.id, entry.kind, {**entry.body, "outcome": outcome})
+        self.log.write(entry)
+
     def delete(self, at: str | None = None) -> None:
         """Submitted models are deleted, as soon as the terms promise it."""
         self.log.wait((self.shape.retention or 0) - 1)
@@ -658,6 +710,11 @@ class History:
             self.rounds(1, self.shape.rounds)
         if stop is None:
             self.finish()
+        for number in range(self.shape.measured):
+            if number:  # on another processor
+                self.measure(identical=0, degree_micro=20_000 * number, turned=number - 1)
+            else:
+                self.measure()
         if self.shape.retention is not None:
             self.delete()
 
@@ -748,5 +805,15 @@ SHAPES: Mapping[str, Shape] = {
     "models that are deleted": Shape(retention=86_400, private=frozenset({"p003"})),
     "models that are deleted at once": Shape(rule="paper", retention=0),
     "models that are deleted, cancelled": Shape(retention=60, cancelled=(State.TRAINING, 2)),
+    "measured again": Shape(auditor=True, measured=1),
+    "measured again by who audits, three times, and deleted": Shape(
+        audit=AUDIT, absent={1: {"p003": None}}, measured=3, retention=60
+    ),
+    "measured again, cancelled": Shape(auditor=True, measured=2, cancelled=(State.TRAINING, 2)),
+    "under pseudonyms": Shape(pseudonyms=True, private=frozenset({"p003"})),
+    "under pseudonyms, of organisations": Shape(
+        pseudonyms=True, organisations={"p000": SALT, "p001": SALT}, identities=2, rounds=1
+    ),
+    "an auditor who does not come": Shape(auditor=True, rule="leave_one_out"),
     "a dispute, then cancelled": Shape(private=frozenset({"p003"}), cancelled=(State.SETTLED, 1)),
 }  # fmt: skip

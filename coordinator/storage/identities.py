@@ -11,13 +11,19 @@ from fedpeer.audit.sql.statements import Statement
 
 @dataclass(frozen=True)
 class ParticipantRow:
-    """A participant, and the organisation that it is of; None: one by itself."""
+    """A participant, and the organisation that it is of; None: one by itself.
+
+    Attributes:
+        task_id, owner: of a pseudonym: the task that it was made for, and whose it is; None where that was erased.
+    """
 
     id: Id
     public_key: str
     enrolled_at: float
     revoked_at: float | None
     organisation: str | None = None
+    task_id: Id | None = None
+    owner: Id | None = None
 
 
 @dataclass(frozen=True)
@@ -35,7 +41,7 @@ class CertificateRow:
 @dataclass(frozen=True)
 class InvitationRow:
     """An invitation, by SHA-256 of its token: a reader of the database cannot enrol. `serial` is of the certificate
-    that it was traded for."""
+    that it was traded for; task and owner are as of a participant."""
 
     token_digest: Digest
     participant_id: Id
@@ -43,6 +49,8 @@ class InvitationRow:
     expires_at: float
     serial: str | None
     organisation: str | None = None
+    task_id: Id | None = None
+    owner: Id | None = None
 
 
 participants = table("participants", ParticipantRow, key=("id",))
@@ -76,6 +84,21 @@ class Identities(Rows):
         if not self._set(participants, {"id": row.id}, **vars(row)):
             self._add(participants, row)
         self.announce(Kind.PERSON, row.id)
+
+    def pseudonyms_of(self, owner: str) -> list[ParticipantRow]:
+        """Those that were made for one owner and have enrolled."""
+        return self._all(ParticipantRow, participants, "id", owner=owner)
+
+    def pseudonym_for(self, owner: str, task_id: str) -> str | None:
+        """The name that an owner was given in a task; None where it has none."""
+        found = self._all(InvitationRow, invitations, "created_at", owner=owner, task_id=task_id)
+        return found[-1].participant_id if found else None
+
+    def erase_person(self, participant_id: str) -> None:
+        """Erases whom a participant is of, and whose pseudonym it is, in its invitations too."""
+        self._set(participants, {"id": participant_id}, organisation=None, owner=None)
+        self._set(invitations, {"participant_id": participant_id}, organisation=None, owner=None)
+        self.announce(Kind.PERSON, participant_id)
 
     def add_certificate(self, row: CertificateRow) -> None:
         self._add(certificates, row)

@@ -64,6 +64,10 @@ class KeptOpenings(Rows):
         if rows:
             insertion(openings).run_many(self._connection, rows)
 
+    def erase_openings(self, task_id: str, participant_id: str) -> int:
+        """Destroys those about one participant, salts and all; returns how many there were."""
+        return self._delete(openings, task_id=task_id, participant_id=participant_id)
+
     def opening(self, task_id: str, entry_id: str) -> OpeningRow | None:
         return self._one(OpeningRow, openings, task_id=task_id, entry_id=entry_id)
 

@@ -98,6 +98,16 @@ class Payouts(Rows):
         if not self._set(bank_accounts, {"participant_id": row.participant_id}, **vars(row)):
             self._add(bank_accounts, row)
 
+    def erase_bank_details(self, participant_id: str) -> int:
+        """Erases a participant's account, and what payout lines say of it; returns how many accounts and lines said
+        anything."""
+        erased = self._delete(bank_accounts, participant_id=participant_id)
+        for line in self.paid_out_to(participant_id):
+            if line.holder or line.iban or line.bic:
+                key = {"number": line.number, "participant_id": participant_id}
+                erased += self._set(payout_lines, key, holder="", iban="", bic="")
+        return erased
+
     def payouts(self) -> list[PayoutRow]:
         return self._all(PayoutRow, payouts, "number")
 

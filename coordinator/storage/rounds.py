@@ -82,6 +82,11 @@ class SettlementRow:
         return int(self.record["expected_micro"])
 
     @property
+    def erased(self) -> bool:
+        """Whether the assessment says no more than the ledger does (`coordinator.forgetting`)."""
+        return bool(self.record.get("erased"))
+
+    @property
     def assessment(self) -> Assessment:
         return assessment_from_record(self.record["assessment"])
 
@@ -110,6 +115,11 @@ class Rounds(Rows):
         """What a participant was paid in a round."""
         key = {"task_id": task_id, "round": round_, "participant_id": participant_id}
         return self._one(SettlementRow, settlements, **key)
+
+    def set_settlement(self, task_id: str, row: SettlementRow) -> None:
+        """Gives a known settlement another record."""
+        key = {"task_id": task_id, "round": row.round, "participant_id": row.participant_id}
+        self._set(settlements, key, record=row.record)
 
     def settled_rounds_of(self, participant_id: str, since: float) -> list[tuple[str, int]]:
         """Tasks and rounds that were settled since a time and in which a participant had been selected."""

@@ -26,6 +26,7 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     bindparam,
+    delete,
     select,
     update,
 )
@@ -137,6 +138,10 @@ class Rows:
         given = {f"of_{n}": v for n, v in key.items()} | {f"new_{n}": v for n, v in values.items()}
         return int(_change(table, tuple(key), tuple(values)).run(self._connection, given).rowcount)
 
+    def _delete(self, table: Table, **key: Any) -> int:
+        """Deletes the rows with these values; returns how many there were."""
+        return int(_deletion(table, tuple(key)).run(self._connection, key).rowcount)
+
 
 @cache
 def _selection(
@@ -151,3 +156,8 @@ def _selection(
 def _change(table: Table, key: tuple[str, ...], columns: tuple[str, ...]) -> Statement:
     change = update(table).where(*(table.c[name] == bindparam(f"of_{name}") for name in key))
     return Statement(change.values({name: bindparam(f"new_{name}") for name in columns}))
+
+
+@cache
+def _deletion(table: Table, key: tuple[str, ...]) -> Statement:
+    return Statement(delete(table).where(*(table.c[name] == bindparam(name) for name in key)))

@@ -43,9 +43,9 @@ class ReceiptRow:
 
 @dataclass(frozen=True)
 class ClaimRow:
-    """What is looked up of a claim that came in time; its statement stands in the ledger. `degree` is a rational, the
-    commitment that to the counts, the head that of the chain of draw shares, the organisation its mark in the task
-    (`derivation.organisation_mark`)."""
+    """What is looked up of a claim that came in time; its statement stands in the ledger. `degree` is a rational, empty
+    where it was erased, the commitment that to the counts, the head that of the chain of draw shares, the organisation
+    its mark in the task (`derivation.organisation_mark`)."""
 
     participant_id: Id
     degree: str
@@ -197,6 +197,14 @@ class Submissions(Rows):
 
     def add_model(self, task_id: str, round_: int, row: ModelRow) -> None:
         self._add(models, row, task_id=task_id, round=round_)
+
+    def erase_claim(self, task_id: str, participant_id: str) -> None:
+        """Erases what the ledger only commits to of a claim."""
+        self._set(claims, {"task_id": task_id, "participant_id": participant_id}, degree="")
+
+    def erase_models(self, task_id: str, participant_id: str) -> int:
+        """Forgets the models of a participant, so that their files are kept for nobody; returns how many there were."""
+        return self._delete(models, task_id=task_id, participant_id=participant_id)
 
     def failures(self, task_id: str, round_: int) -> list[FailureRow]:
         """What was reported in a round, in participant-id order."""

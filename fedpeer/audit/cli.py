@@ -547,6 +547,8 @@ def _print_report(report: Report) -> None:
             f"{counted(counts.payments, 'payment')} of {counts.paid_micro} micro-credits"
         )
         console.print(f"checked as {report.level}: {_seen(report)}", markup=False)
+        if report.newer:
+            console.print(shown(f"NEWER openings than this copy: {_newer(report)}"), markup=False)
         console.print(f"root {report.root}")
         console.print(
             shown(f"key  {report.key}")
@@ -580,11 +582,13 @@ def _print_report(report: Report) -> None:
 
 #: What stays unchecked where an entry's opening is not at hand, by the entry's kind.
 _UNSEEN = {
+    "pseudonym": "whose pseudonyms are",
     "claim": "claimed degrees",
     "model": "numbers of samples",
     "evidence": "the evidence of rounds",
     "verdict": "what outcomes follow from",
     "dispute": "opened counts",
+    "audit": "what audits have found",
 }
 
 
@@ -593,13 +597,23 @@ def _seen(report: Report) -> str:
     counts = report.counts
     opened, unchecked = sum(counts.opened.values()), counts.unchecked
     said = f"{counted(opened, 'opening')} checked"
-    if report.unmet:
-        said += f", {report.unmet} of entries that it does not have yet"
     if not unchecked:
         return f"{said}, nothing left unchecked"
     parts = ", ".join(f"{_UNSEEN[kind]} ({count})" for kind, count in unchecked.items())
     awards = counts.reviews - counts.reviewed
     return f"{said}; unchecked: {parts}" + (f", awards of disputes ({awards})" if awards else "")
+
+
+def _newer(report: Report) -> str:
+    """Which openings this copy has no entries for, and what that means."""
+    of = [
+        f"{count} of task {name} ({report.open_tasks.get(name, 'not in this copy')})"
+        for name, count in report.newer.items()
+    ]
+    return (
+        f"{', '.join(of)}. They were checked against nothing: verify a newer copy, which has their entries, or names "
+        "those that no entry commits to once their task has ended"
+    )
 
 
 def _no_posting(account: str, accounts: list[str]) -> str:

@@ -1,9 +1,11 @@
-"""`fedpeer audit`: an auditor's key, and the audit itself, where the data are.
+"""`fedpeer audit`: an auditor's key, an audit by re-training where the data are, and measuring a task again.
 
     fedpeer audit key auditor               # auditor.pem for the auditor, auditor.pub.pem for the operator's task file
     fedpeer audit site ORDER --data mine.parquet --salt SALT --key auditor.pem --out BROUGHT
+    fedpeer audit task FOLDER --data D_C --key auditor.pem --out BROUGHT
 
-The samples stay where they are. What goes back is a signed statement and re-trained weights.
+Of `site`, which trains a submission again, the samples stay where they are: what goes back is a signed statement and
+re-trained weights. `task` measures a whole ended task again, on the learner's data; a signed statement goes back.
 """
 
 import hashlib
@@ -11,15 +13,17 @@ import json
 import os
 import secrets
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedpeer.audit.sql.errors import StorageError
 from fedpeer.cli.errors import CommandError
-from fedpeer.protocol.audit_folder import RETRAINED, AuditOrder, write_statement
+from fedpeer.protocol.audit_folder import RETRAINED, AuditOrder, TaskOrder, write_statement
 from fedpeer.protocol.certificates import (
     CertificateError,
     load_private_key,
@@ -27,16 +31,21 @@ from fedpeer.protocol.certificates import (
     private_key_pem,
     public_key_pem,
 )
+from mechanism.audit import MAX_REMARK
 from mechanism.degree import noniid_degree
 from mechanism.errors import FieldError
 from mechanism.ledger.entries import public_key_bytes
+from mechanism.ledger.errors import LedgerError
 from mechanism.sample_tree import sample_digests, samples_root
-from mechanism.statements import AuditStatement, sign_statement
+from mechanism.settlement import MICRO
+from mechanism.statements import CONFIRMED, AuditStatement, RemeasurementStatement, sign_statement
 
 if TYPE_CHECKING:
     from fedpeer.learning.samples import Samples
 
-app = typer.Typer(no_args_is_help=True, help="Audit by re-training: an auditor's key, and the audit on site.")
+app = typer.Typer(
+    no_args_is_help=True, help="Audit: an auditor's key, re-training on site, measuring a task again."
+)
 
 
 @app.command()
@@ -148,17 +157,179 @@ def site(
         typer.echo(f"{out} goes back to the operator: `fedpeer coordinator audit record {out.name}`.")
 
 
+@app.command()
+def task(
+    folder: Annotated[
+        Path, typer.Argument(help="What the operator has made: `fedpeer coordinator audit task`.")
+    ],
+    private_key: Annotated[Path, typer.Option("--key", help="The auditor's private key.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The new folder that goes back to the operator.")],
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            help="D_c: the file or folder that the operator's [data] names. Left out: a data set by name."
+        ),
+    ] = None,
+    modules: Annotated[
+        Path | None, typer.Option("--folder", help="Where the modules of factories lie.")
+    ] = None,
+    ledger: Annotated[
+        str | None,
+        typer.Option(
+            help="Your own copy of the ledger, a SOURCE as of `fedpeer ledger`. Left out: the operator's."
+        ),
+    ] = None,
+    log_key: Annotated[
+        str, typer.Option("--log-key", help="The log's verification key, as you know it.")
+    ] = "",
+    tolerance: Annotated[
+        float,
+        typer.Option(
+            min=0.0, max=1.0, help="Up to which degrees and weights may differ on another processor."
+        ),
+    ] = 0.02,
+    remark: Annotated[str, typer.Option(help="For the ledger, where everybody reads it.")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Measure an ended task again on D_c: train its shadows, measure its models, merge them; sign what that comes to.
+
+    Exit 0 where the task is confirmed, 1 where it deviates; the statement is signed either way.
+    """
+    from coordinator.errors import CoordinatorError
+    from coordinator.remeasuring import measure_again, read_task, task_row
+    from fedpeer.learning.arithmetic import arithmetic
+    from fedpeer.learning.errors import LearningError
+
+    order = TaskOrder.read(folder)
+    signing = _signing_key(private_key, order.terms.measured_by)
+    if out.exists():
+        raise CommandError(f"{out} exists already; name a new folder with --out")
+    entries, openings = _verified(order, ledger, log_key)
+
+    def say(text: str) -> None:
+        if not as_json:
+            typer.echo(text, err=True)
+
+    try:
+        logged = read_task(order, entries, openings)
+        row = task_row(order, _data_section(order, data), modules)
+        say(f"task {order.terms.task_id}: {len(logged.rounds)} rounds; ledger and openings hold")
+        found = measure_again(order, row, logged, _Reporting(say))
+    except (CoordinatorError, LearningError) as error:
+        raise CommandError(f"the task cannot be measured again: {error}") from None
+    computed_on = ", ".join(f"{name} {value}" for name, value in sorted(arithmetic().items()))
+    try:
+        statement = RemeasurementStatement(
+            task_id=order.terms.task_id,
+            terms_digest=order.terms.digest,
+            number=logged.statements + 1,
+            measured=logged.measured,
+            **vars(found),
+            tolerance_micro=round(tolerance * MICRO),
+            computed_on=computed_on[:MAX_REMARK],
+            remark=remark,
+        )
+    except FieldError as error:
+        raise CommandError(str(error)) from None
+    try:
+        out.mkdir(parents=True)
+    except OSError as error:
+        raise CommandError(f"{out} cannot be written ({error.strerror}); name another folder") from None
+    write_statement(out, statement, sign_statement(statement, signing))
+    if as_json:
+        typer.echo(json.dumps({**statement.record(), "outcome": statement.outcome, "out": str(out)}))
+    else:
+        figures = {
+            "evidence": f"{found.identical} of {found.rounds} rounds bit for bit",
+            "next models": f"{found.merged} of {found.rounds} rounds bit for bit",
+            "submissions": f"{found.submissions}; of {found.turned} a test came out otherwise",
+            "degrees": f"at most {found.degree_micro / MICRO:.6f} apart",
+            "weights": f"at most {found.weight_micro / MICRO:.6f} apart",
+            "multipliers": f"at most {found.multiplier_micro / MICRO:.6f} apart",
+            "outcome": statement.outcome,
+        }
+        typer.echo("\n".join(f"{name:12} {value}" for name, value in figures.items()))
+        typer.echo(
+            f"{out} goes back to the operator: `fedpeer coordinator audit record {out.name}`.", err=True
+        )
+    if statement.outcome != CONFIRMED:
+        raise typer.Exit(1)
+
+
+class _Reporting:
+    """Says each tenth of a round's shadows."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say, self._last = say, (0, -1)
+
+    def __call__(self, round_: int, trained: int, of: int) -> None:
+        here = round_, 10 * trained // of
+        if here != self._last:
+            self._last = here
+            self._say(f"round {round_}: {trained} of {of} shadow models")
+
+
+def _verified(
+    order: TaskOrder, ledger: str | None, log_key: str
+) -> tuple[list[bytes], Mapping[str, Mapping[str, Any]]]:
+    """The entries and openings, once both are seen to hold."""
+    from fedpeer.audit.sources import open_source
+    from mechanism.ledger.note import VerificationKey
+    from mechanism.ledger.openings import read_openings
+    from mechanism.ledger.verify import verify_ledger
+
+    with ExitStack() as resources:
+        try:
+            trusted = VerificationKey.parse(log_key) if log_key else None
+            source = open_source(ledger or str(order.ledger), resources)
+            openings = read_openings(order.openings.read_bytes().splitlines())
+            report = verify_ledger(source, trusted, openings=openings)
+        except OSError as error:
+            raise CommandError(
+                f"{error.filename}: {error.strerror}; ask the operator for the folder again"
+            ) from None
+        except (LedgerError, StorageError) as error:
+            raise CommandError(f"the ledger cannot be read: {error}") from None
+        if not report.verified:
+            first = report.problems[0]
+            raise CommandError(
+                f"the ledger does not hold, so nothing is measured: {first.place}: {first.message}"
+            )
+        return list(source.entries()), openings.by_id
+
+
+def _data_section(order: TaskOrder, data: Path | None) -> dict[str, Any] | None:
+    """The operator's section [data], with the path where D_c lies here."""
+    if order.data is None:
+        return None
+    section = dict(order.data)
+    source = next((name for name in ("file", "folder") if section.get(name) is not None), None)
+    if source is None:
+        if data is not None:
+            raise CommandError(f"the data of {order.terms.task_id} are no file or folder; leave --data out")
+        return section
+    if data is None:
+        raise CommandError(f"D_c of {order.terms.task_id} is a {source}; say with --data where it lies here")
+    # What is held out to report on is paid on by nothing.
+    return {**section, source: str(data.absolute()), f"test_{source}": None}
+
+
 def _key(path: Path, order: AuditOrder) -> Any:
     """The auditor's key, once it is seen to be the one that the terms name."""
     if order.terms.audit is None:
         raise CommandError(f"the terms of task {order.terms.task_id} have no audits")
+    return _signing_key(path, order.terms.audit.auditor)
+
+
+def _signing_key(path: Path, auditor: bytes) -> Any:
+    """A private key, once it is seen to be that of the auditor whom the terms name."""
     try:
         signing = load_private_key(path.read_bytes())
     except OSError as error:
         raise CommandError(f"{path} cannot be read ({error.strerror}); give the auditor's --key") from None
     except CertificateError as error:
         raise CommandError(f"{path}: {error}") from None
-    if public_key_bytes(signing.public_key()) != order.terms.audit.auditor:
+    if public_key_bytes(signing.public_key()) != auditor:
         raise CommandError(f"{path} is not the key of the auditor whom the terms name")
     return signing
 

@@ -365,7 +365,7 @@ def _paid(row: TaskRow, line: SettlementRow, at: float | None) -> dict[str, Any]
         "penalty_micro": line.record["penalty_micro"],
         "withheld_micro": line.record["withheld_micro"],
         "stake_lost_micro": line.record["stake_lost_micro"],
-        "claimed_degree": str(own.claimed_degree),
+        "claimed_degree": "" if line.erased else str(own.claimed_degree),
         "verified_micro": own.verified_micro,
         "peers": list(line.record["peers"]),
         "failed": [verdict.explanation for verdict in own.verdicts if not verdict.passed],

@@ -32,6 +32,7 @@ KINDS = {
     "refund": "what goes back of a budget",
     "enrolment": "a participant's key",
     "revocation": "the end of a participant's key",
+    "pseudonym": "a name for one task",
     "claim": "a claim",
     "selection": "who trains",
     "model": "a model that came in",
@@ -54,6 +55,7 @@ KINDS = {
     "payout_end": "the end of a payout",
     "payout_resolved": "a payment that has ended",
     "payout_return": "a payment that came back",
+    "remeasurement": "what an auditor says of a task",
     "deposit": "what a learner paid in",
     "withdrawal": "what a learner got back",
     "log_key": "a new key of the log",
@@ -143,9 +145,12 @@ def countdown(deadline: float | None, now: float) -> Markup:
 
 
 def degree(text: str | int | None) -> Markup:
-    """A degree to four places with the exact one as title: a rational's text, or millionths."""
+    """A degree to four places with the exact one as title: a rational's text, empty where it was erased, or
+    millionths."""
     if text is None:
         return Markup('<span class="none">not scored</span>')
+    if text == "":
+        return Markup('<span class="none">erased</span>')
     exact = Fraction(text, MICRO) if isinstance(text, int) else Fraction(text)
     return Markup('<data value="{}" title="{}">{}</data>').format(exact, exact, f"{float(exact):.4f}")
 

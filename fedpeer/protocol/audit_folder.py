@@ -1,10 +1,21 @@
-"""The two folders of an audit by re-training: what goes to the auditor, and what comes back.
+"""The folders of audits: what goes to the auditor, and what comes back.
 
-order.json, start.safetensors              terms, claim, its opening, round, number; the model that the round began from
-statement.json, retrained.safetensors      the signed statement; the re-trained weights, where there are any
+By re-training, of one submission:
+
+    order.json, start.safetensors           terms, claim, its opening, round, number; the model that the round began
+                                            from
+    statement.json, retrained.safetensors   the signed statement; the re-trained weights, where there are any
+
+Of an ended task, which is measured again:
+
+    task.json, ledger.jsonl     terms, secret root, how many shadows, which data; the ledger
+    openings.jsonl, models/     all that the task's entries commit to; start models and submissions
+    statement.json              the signed statement
 """
 
+import json
 import shutil
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +23,13 @@ from typing import Any
 from fedpeer.protocol.model_file import file_digest
 from mechanism.canonical import Json, canonical_bytes, parse_canonical
 from mechanism.errors import FieldError
-from mechanism.statements import AuditStatement, ClaimOpening, ClaimStatement, check_opened
+from mechanism.statements import (
+    AuditStatement,
+    ClaimOpening,
+    ClaimStatement,
+    RemeasurementStatement,
+    check_opened,
+)
 from mechanism.terms import Terms
 
 ORDER, START, STATEMENT, RETRAINED = (
@@ -21,6 +38,8 @@ ORDER, START, STATEMENT, RETRAINED = (
     "statement.json",
     "retrained.safetensors",
 )
+
+TASK, LEDGER, OPENINGS, MODELS = "task.json", "ledger.jsonl", "openings.jsonl", "models"
 
 #: Bytes of an order, whose terms may name thousands of tensors, and of a statement.
 _MAX_ORDER_BYTES, _MAX_STATEMENT_BYTES = 1 << 25, 1 << 16
@@ -124,8 +143,122 @@ class Brought:
         return cls(statement, signature, weights)
 
 
-def write_statement(folder: Path, statement: AuditStatement, signature: bytes) -> None:
-    """Beside the weights, as `Brought.read` reads it."""
+@dataclass(frozen=True)
+class TaskOrder:
+    """What an auditor is given of an ended task, beside D_c.
+
+    Attributes:
+        root: the task's secret, from which its seeds, its salt of D_c and the seed of its shadows are derived.
+        shadows, later: sound shadow models of the first round, and of each later one.
+        data: the section [data] of the operator's task file, with the operator's paths; None: there is none.
+        folder: where all of it lies.
+    """
+
+    terms: Terms
+    root: bytes
+    shadows: int
+    later: int
+    data: Mapping[str, Any] | None
+    folder: Path
+
+    @property
+    def ledger(self) -> Path:
+        return self.folder / LEDGER
+
+    @property
+    def openings(self) -> Path:
+        return self.folder / OPENINGS
+
+    def model(self, digest: bytes) -> Path:
+        """The file of a model. Raises AuditFolderError where it is not there, or is another."""
+        path = self.folder / MODELS / f"{digest.hex()}.safetensors"
+        _check_digest(path, digest, "the ledger")
+        return path
+
+    def write(
+        self,
+        models: Iterable[tuple[bytes, Path]],
+        openings: Iterable[bytes],
+        write_ledger: Callable[[Path], None],
+    ) -> None:
+        """Into the new folder, for its owner alone.
+
+        Args:
+            models: files by digest; openings: the lines of a file of them.
+            write_ledger: writes the ledger, in JSON lines, to a path.
+
+        Raises:
+            AuditFolderError: the folder is there already, or cannot be written.
+        """
+        record: Json = {
+            "terms": self.terms.record(),
+            "root": self.root.hex(),
+            "shadows": self.shadows,
+            "later": self.later,
+            "data": json.dumps(self.data),  # numbers with fractions are no canonical JSON
+        }
+        try:
+            self.folder.mkdir(parents=True, mode=0o700)
+            (self.folder / TASK).write_bytes(canonical_bytes(record))
+            self.openings.write_bytes(b"".join(line + b"\n" for line in openings))
+            (self.folder / MODELS).mkdir()
+            for digest, path in models:
+                shutil.copyfile(path, self.folder / MODELS / f"{digest.hex()}.safetensors")
+        except OSError as error:
+            raise AuditFolderError(
+                f"{error.filename or self.folder}: {error.strerror}; name a new folder"
+            ) from None
+        write_ledger(self.ledger)
+
+    @classmethod
+    def read(cls, folder: Path) -> "TaskOrder":
+        """Raises AuditFolderError for a folder that is none."""
+        record = _read(folder / TASK, _MAX_ORDER_BYTES, "the folder that the operator has made")
+        try:
+            data = json.loads(record["data"])
+            if not (data is None or type(data) is dict):
+                raise TypeError("data is no table")
+            return cls(
+                Terms.from_record(record["terms"]),
+                bytes.fromhex(record["root"]),
+                int(record["shadows"]),
+                int(record["later"]),
+                data,
+                folder,
+            )
+        except (KeyError, TypeError, ValueError, FieldError) as error:
+            raise AuditFolderError(f"{folder / TASK} describes no task ({error})") from None
+
+
+@dataclass(frozen=True)
+class BroughtRemeasurement:
+    """What an auditor brings back that has measured a task again.
+
+    Attributes:
+        signature: DER, over the canonical bytes of the statement.
+    """
+
+    statement: RemeasurementStatement
+    signature: bytes
+
+
+def read_brought(folder: Path) -> Brought | BroughtRemeasurement:
+    """What an auditor brings back of either. Raises AuditFolderError as `Brought.read`."""
+    path = folder / STATEMENT
+    record = _read(path, _MAX_STATEMENT_BYTES, "the folder that the auditor has written")
+    try:
+        if record["statement"]["kind"] != RemeasurementStatement.kind:
+            return Brought.read(folder)
+        statement = RemeasurementStatement.from_record(record["statement"])
+        return BroughtRemeasurement(statement, bytes.fromhex(record["signature"]))
+    except (KeyError, TypeError, ValueError, FieldError) as error:
+        raise AuditFolderError(f"{path} is no auditor's statement ({error})") from None
+
+
+def write_statement(
+    folder: Path, statement: AuditStatement | RemeasurementStatement, signature: bytes
+) -> None:
+    """Beside the weights, as `read_brought` reads it."""
     record: Json = {"statement": statement.record(), "signature": signature.hex()}
     try:
         (folder / STATEMENT).write_bytes(canonical_bytes(record))

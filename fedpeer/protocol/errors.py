@@ -91,9 +91,9 @@ class Code(Enum):
         grpc.StatusCode.FAILED_PRECONDITION, "Fetch the task again and train its current round."
     )
     TASK_FULL = _Meaning(grpc.StatusCode.FAILED_PRECONDITION, "All places are taken; wait for another task.")
-    ORGANISATION_TAKEN = _Meaning(
+    IDENTITY_BARRED = _Meaning(
         grpc.StatusCode.FAILED_PRECONDITION,
-        "Take part by the identity of your organisation that has claimed, or wait for another task.",
+        "Take part by the identity that the task takes, which the operator knows, or wait for another task.",
     )
     TASK_ENDED = _Meaning(
         grpc.StatusCode.FAILED_PRECONDITION, "The task has ended; nothing can be submitted to it."

@@ -154,20 +154,25 @@ class LocalCoordinator:
         """A one-time token for a participant."""
         return self.operator(lambda operator: operator.invite(name).token)
 
-    def enrol(self, name: str, state: Path) -> Path:
-        """Invites and enrols a participant through the SDK; returns its state folder, `state`."""
+    def enrol(self, name: str, state: Path, task_id: str = "") -> Path:
+        """Invites and enrols a participant through the SDK; returns its state folder, `state`.
+
+        Args:
+            task_id: for which it enrols under a pseudonym; empty: under its own name.
+        """
+        invitation = self.operator(lambda operator: operator.invite(name, task_id=task_id))
         Participant.enroll(
             state,
-            participant_id=name,
+            participant_id=invitation.participant_id,
             public=self.public,
-            token=self.invite(name),
+            token=invitation.token,
             authority=None if self.insecure else self.authority,
         )
         return state
 
-    def participant(self, name: str, folder: Path, **options: Any) -> Participant:
-        """A new participant with its state below `folder`; `options` are those of `Participant`."""
-        state = self.enrol(name, folder / name)
+    def participant(self, name: str, folder: Path, *, task_id: str = "", **options: Any) -> Participant:
+        """A new participant with its state below `folder`; `task_id` as of `enrol`, `options` as of `Participant`."""
+        state = self.enrol(name, folder / name, task_id)
         return Participant(state, self.market, insecure=self.insecure, **options)
 
     def advance(self, seconds: float) -> None:

@@ -5,6 +5,7 @@
 <task>/round/<r>/appeal/<p>        the participant asks for a second audit
 <task>/round/<r>/audit/<p>/end     a time is over
 <task>/held/<p>/release, /loss     what was held, when the task ends
+<task>/remeasurement/<n>           an auditor has measured the ended task again, and what that comes to
 """
 
 from collections.abc import Collection, Mapping
@@ -18,7 +19,7 @@ from mechanism.ledger.accounts import Post, Transfer, held, payable, stake
 from mechanism.ledger.entries import payer
 from mechanism.ledger.entry import Entry
 from mechanism.settlement import Payment
-from mechanism.statements import AuditStatement, check_salt
+from mechanism.statements import AuditStatement, RemeasurementStatement, check_salt
 from mechanism.terms import Terms
 
 
@@ -164,6 +165,30 @@ def held_entries(
 def loss_id(task_id: str, participant_id: str) -> str:
     """Id of the entry with which one that has failed an audit loses what is held."""
     return f"{task_id}/held/{participant_id}/loss"
+
+
+def remeasurement(statement: RemeasurementStatement, signature: bytes, at: str) -> Entry:
+    """An auditor's statement on an ended task, for everybody to read: it says nothing of anybody alone.
+
+    Args:
+        signature: DER, by the auditor's key.
+    """
+    return Entry(
+        remeasurement_id(statement.task_id, statement.number),
+        "remeasurement",
+        {
+            "task_id": statement.task_id,
+            "at": at,
+            "outcome": statement.outcome,
+            "statement": statement.record(),
+            "signature": signature.hex(),
+        },
+    )
+
+
+def remeasurement_id(task_id: str, number: int) -> str:
+    """Id of the entry of an auditor's n-th statement on an ended task."""
+    return f"{task_id}/remeasurement/{number}"
 
 
 def _moved(debit: str, credit: str, micro: int) -> tuple[Transfer, ...]:

@@ -3,6 +3,7 @@
     <task>/terms                                terms, or <task>/terms/<part> where they outgrow one entry;
                                                 then <task>/round/<r>/reservation
     participant/<p>/key/<f>                     enrolment of a public key with fingerprint f; .../revoked/<f>
+    <task>/pseudonym/<p>                        whose a name is that takes part in this task alone: a commitment
     log/key/<n>                                 the n-th change of the key that signs the heads
     <task>/claim/<p>/<submission>               signed effort claim
     <task>/selection/<part>                     who trains
@@ -17,15 +18,17 @@
     <task>/round/<r>/awards, /award/<p>         what disputes add to a settled round
     <task>/stake/<p>/release
     <task>/round/<r>/audit/..., /appeal/<p>     audits: `mechanism.ledger.audit_entries`; <task>/held/<p>/...
+    <task>/remeasurement/<n>                    an auditor has measured the ended task again
     <task>/deletion                             no submitted model is kept any more
     learner:<l>/deposit/<reference>             a learner's money comes; .../withdrawal/<reference>: it goes back
     payout/<n>/<part>, payout/<n>/line/<p>      the n-th payout run: what is payable is on its way
     payout/<n>/end, payout/<n>/resolved/<p>     the run is paid, or taken back, as a whole
     payout/<n>/returned/<p>                     one payment came back from the bank
 
-A claim, a model, evidence, a verdict and a dispute each commit to an opening, which `Entry.opening` carries and the log
-has not (`mechanism.ledger.openings`). Lists that may outgrow one entry are cut into numbered parts. Claims, models and
-payments carry `keys`, the digest of the key history up to them (`mechanism.ledger.key_history`).
+A pseudonym, a claim, a model, evidence, a verdict and a dispute each commit to an opening, which `Entry.opening`
+carries and the log has not (`mechanism.ledger.openings`). Lists that may outgrow one entry are cut into numbered
+parts. Claims, models and payments carry `keys`, the digest of the key history up to them
+(`mechanism.ledger.key_history`).
 """
 
 import base64
@@ -155,6 +158,32 @@ def enrolment(participant_id: str, public_key: ec.EllipticCurvePublicKey) -> Ent
         "enrolment",
         {"participant_id": participant_id, "public_key": base64.b64encode(spki).decode()},
     )
+
+
+def pseudonym(task_id: str, participant_id: str, owner: str, salt: bytes) -> Entry:
+    """A name, enrolled before, takes part in this task alone; the entry commits to whose it is.
+
+    Args:
+        owner: the id under which the operator knows it.
+        salt: 32 random bytes.
+    """
+    opening: dict[str, Json] = {"owner": owner, "salt": check_salt(salt).hex()}
+    return pseudonym_as(task_id, participant_id, canonical_digest(opening), opening)
+
+
+def pseudonym_as(
+    task_id: str, participant_id: str, commitment: bytes, opening: Mapping[str, Json] | None = None
+) -> Entry:
+    """The same of the commitment."""
+    body: dict[str, Json] = {
+        "task_id": task_id, "participant_id": participant_id, "commitment": commitment.hex(),
+    }  # fmt: skip
+    return Entry(pseudonym_id(task_id, participant_id), "pseudonym", body, opening=opening)
+
+
+def pseudonym_id(task_id: str, participant_id: str) -> str:
+    """Id of the entry that commits to whose a pseudonym is."""
+    return f"{task_id}/pseudonym/{participant_id}"
 
 
 def revocation(participant_id: str, public_key: ec.EllipticCurvePublicKey, reason: str) -> Entry:
@@ -515,7 +544,7 @@ def aggregation(
         state_sha256: of the file with the server's state (`mechanism.server_step`); None where there is none.
     """
     return Entry(
-        f"{task_id}/round/{round_}/aggregate",
+        aggregation_id(task_id, round_),
         "aggregation",
         {
             "task_id": task_id,
@@ -525,6 +554,11 @@ def aggregation(
             "state_sha256": None if state_sha256 is None else state_sha256.hex(),
         },
     )
+
+
+def aggregation_id(task_id: str, round_: int) -> str:
+    """Id of the entry of the global model after a round."""
+    return f"{task_id}/round/{round_}/aggregate"
 
 
 def refund(task_id: str, round_: int) -> Entry:

@@ -4,6 +4,7 @@
 
 | entry | commitment | opening |
 |---|---|---|
+| `pseudonym` | its own | the owner's id |
 | `claim` | `commitment` of its statement | `ClaimOpening`: degree, effort |
 | `model` | `commitment` of its statement | `ModelOpening`: samples |
 | `evidence` | its own | the round's `EvidenceModel` |
@@ -30,7 +31,7 @@ from mechanism.ledger.errors import LedgerError
 FORMAT = "fedpeer-openings/1"
 
 #: Kinds of entries that commit to an opening.
-KINDS = ("claim", "model", "evidence", "verdict", "dispute", "audit")
+KINDS = ("pseudonym", "claim", "model", "evidence", "verdict", "dispute", "audit")
 
 
 def subject_of(entry_id: str) -> tuple[str, int, str]:

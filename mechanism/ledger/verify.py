@@ -117,7 +117,9 @@ class Report:
         problems: what does not hold, the first bad entry first; empty where all holds.
         level: as whom it was verified: "public", "participant NAME" or "auditor" (`mechanism.ledger.openings`). What
             that does not see is counted in `counts.unchecked`.
-        unmet: openings of entries that it does not have, and may have later.
+        newer: how many openings are of entries that it does not have and may have later, by task: of those that are
+            open in it, and of those that it does not know. Nothing tells them from openings that no entry commits to
+            before their task has ended.
         counts: what was checked.
         balances: of every account, recomputed.
         open_tasks: tasks that have not ended, and their states.
@@ -135,7 +137,7 @@ class Report:
     known_size: int | None = None
     problems: list[Problem] = field(default_factory=list)
     level: str = PUBLIC
-    unmet: int = 0
+    newer: dict[str, int] = field(default_factory=dict)
     counts: Counts = field(default_factory=Counts)
     balances: dict[str, Balance] = field(default_factory=dict)
     open_tasks: dict[str, str] = field(default_factory=dict)
@@ -171,7 +173,7 @@ class Report:
             "level": self.level,
             "checked": asdict(self.counts),
             "unchecked": dict(self.counts.unchecked),
-            "unmet": self.unmet,
+            "newer": dict(self.newer),
             "balances": {name: asdict(balance) for name, balance in self.balances.items()},
             "open_tasks": dict(self.open_tasks),
         }
@@ -375,10 +377,10 @@ class _Verification:
                 self._replay.finish()
             except ReplayError as error:
                 self._problem(f"entry {error.index} ({error.entry_id})", error.reason, error.index)
-            never, later = self._replay.unmet()
+            never, newer = self._replay.unmet()
             for name in never:
                 self._problem(f"opening of {name}", "the ledger has no entry that commits to it")
-            self._report.unmet = len(later)
+            self._report.newer = newer
 
     def _take(self, chunk: list[bytes]) -> None:
         first = self._tree.size

@@ -570,6 +570,9 @@ def _audits(made: Example) -> dict[str, str]:
     of = {entry.id: entry for entry in failed}
     first = next(entry for entry in failed if entry.kind == "audit")
     opening: Any = first.opening
+    again = next(e for e in played(SHAPES["measured again"]).log.entries if e.kind == "remeasurement")
+    said: Any = again.body["statement"]
+    of_named = next(e for e in played(SHAPES["under pseudonyms"]).log.entries if e.kind == "pseudonym")
     three = [bytes([number]) * 32 for number in (1, 2, 3)]
     return {
         "root of three samples": samples_root(three, SALT).hex(),
@@ -580,6 +583,10 @@ def _audits(made: Example) -> dict[str, str]:
         "an audit": first.data.decode(),
         "end of an audit": of["task/round/1/audit/p000/end"].data.decode(),
         "loss": of["task/held/p000/loss"].data.decode(),
+        "a pseudonym": of_named.data.decode(),
+        "whose it is": canonical_bytes(dict(of_named.opening or {})).decode(),
+        "digest of what was measured": str(said["measured"]),
+        "what measuring again has found": again.data.decode(),
     }
 
 

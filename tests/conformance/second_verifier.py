@@ -433,6 +433,7 @@ KEYS = {
     "closing": "task_id round at part parts absent",
     "enrolment": "participant_id public_key",
     "revocation": "participant_id fingerprint reason",
+    "pseudonym": "task_id participant_id commitment",
     "log_key": "number previous verification_key",
     "claim": "statement signature keys organisation",
     "model": "statement signature sequence late keys",
@@ -451,6 +452,7 @@ KEYS = {
     ),
     "appeal": "task_id round participant_id reason at",
     "audit_end": "task_id round participant_id why at",
+    "remeasurement": "task_id at outcome statement signature",
     "held_release": "task_id participant_id",
     "audit_loss": "task_id participant_id",
     "deposit": "learner_id reference micro at",
@@ -603,7 +605,7 @@ class Terms:
             "task_id reference q phi upsilon payment rule schedule contract recipe budget_micro seed_commitment "
             "validation_commitment initial_model aggregation"
         )
-        terms = shaped(record, keys, "terms", "strata classes columns price funder audit")
+        terms = shaped(record, keys, "terms", "strata classes columns price funder audit auditor pseudonyms")
         self.record = terms
         self.task_id = identifier(terms["task_id"], "task_id")
         require(
@@ -656,6 +658,14 @@ class Terms:
         self.payer = f"learner:{identifier(terms['funder'], 'funder')}" if "funder" in terms else "treasury"
         self.audit = Audit(terms["audit"]) if "audit" in terms else None
         require(self.audit is None or self.rule == "verified", "audits under a rule that measures no degree")
+        self.pseudonyms = "pseudonyms" in terms
+        require(terms.get("pseudonyms", True) is True, "pseudonyms is not true")
+        self.auditor = None if self.audit is None else self.audit.key
+        if "auditor" in terms:
+            spki = bytes.fromhex(text(terms["auditor"], "auditor"))
+            require(spki.hex() == terms["auditor"], "the auditor's key is not in hexadecimal")
+            require(self.audit is None and self.rule != "paper", "auditor stands where it should not")
+            self.auditor = public_key(spki)
         self.seed = hexed(terms["seed_commitment"], 32, "seed_commitment")
         self.validation = hexed(terms["validation_commitment"], 32, "validation_commitment").hex()
         self.initial = hexed(terms["initial_model"], 32, "initial_model").hex()
@@ -1480,6 +1490,22 @@ class Pending:
 
 
 @dataclass
+class Measured:
+    """What an auditor may measure again of a task; at: its end, or the last of so many statements."""
+
+    terms: str
+    key: ec.EllipticCurvePublicKey
+    digest: bytes = bytes(32)
+    rounds: int = 0
+    submissions: int = 0
+    statements: int = 0
+    at: int = 0
+
+    def add(self, data: bytes) -> None:
+        self.digest = sha256(self.digest + leaf_hash(data))
+
+
+@dataclass
 class Task:
     """A task that has not ended.
 
@@ -1492,6 +1518,7 @@ class Task:
         organisations: claims of each mark.
         measured: the round's evidence where it is opened; pending: audits, by round and participant; convicted: who
             failed one for good.
+        again: where the terms have an auditor; owners: of pseudonyms, as far as they are opened.
         met: how often the first has had the second as its peer, in settled rounds.
         kept: of each round that kept something back, what its awards rest on: outcomes, peers, what was paid, and
             the assessments that were opened.
@@ -1520,6 +1547,8 @@ class Task:
     measured: "Evidence | None" = None
     pending: dict[tuple[int, str], Pending] = field(default_factory=dict)
     convicted: set[str] = field(default_factory=set)
+    again: Measured | None = None
+    owners: set[str] = field(default_factory=set)
     organisations: Counter[str] = field(default_factory=Counter)
     met: Counter[tuple[str, str]] = field(default_factory=Counter)
     kept: dict[int, tuple[dict[str, Record], dict[str, list[str]], dict[str, int], dict[str, Record]]] = (
@@ -1563,6 +1592,7 @@ class Replay:
         self.tasks: dict[str, Task | None] = {}
         self.keys: dict[str, dict[str, ec.EllipticCurvePublicKey]] = {}
         self.enrolled: set[str] = set()
+        self.pseudonyms: dict[str, str] = {}
         self.owners: dict[str, str] = {}
         self.revoked: set[str] = set()
         self.seeds: set[bytes] = set()
@@ -1576,18 +1606,20 @@ class Replay:
         self.run_at = 0
         self.paid_at: dict[int, int] = {}
         self.kept_until: dict[str, int] = {}
+        self.again: dict[str, Measured] = {}
         self.paid: dict[tuple[int, str], int] = {}
 
     def run(self) -> None:
         """Raises Wrong where an entry does not follow from those before it."""
         handlers: dict[str, Callable[[Entry], None]] = {
             "terms": self.terms, "enrolment": self.enrolment, "revocation": self.revocation,
+            "pseudonym": self.pseudonym,
             "log_key": self.log_key, "claim": self.claim, "selection": self.selection,
             "transition": self.transition, "model": self.model, "failure": self.failure, "closing": self.closing,
             "evidence": self.evidence, "verdict": self.paper_verdicts, "dispute": self.dispute,
             "awards": self.awards, "refund": self.ending, "stake_release": self.ending,
             "held_release": self.ending, "audit_loss": self.ending, "audit": self.audit, "appeal": self.appeal,
-            "audit_end": self.audit_end,
+            "audit_end": self.audit_end, "remeasurement": self.remeasurement,
             "deposit": self.funding, "withdrawal": self.funding, "payout": self.payout,
             "payout_end": self.payout_end, "payout_return": self.payout_return, "deletion": self.deletion,
         }  # fmt: skip
@@ -1669,6 +1701,23 @@ class Replay:
         self.revoked.add(mark)
         self._extend(entry)
 
+    def pseudonym(self, entry: Entry) -> None:
+        body = entry.body
+        task, name = self.task(body["task_id"]), identifier(body["participant_id"], "participant_id")
+        commitment = hexed(body["commitment"], 32, "commitment")
+        self.same(entry, f"{task.id}/pseudonym/{name}", "pseudonym", body)
+        require(task.terms.pseudonyms, "a pseudonym where the terms have none")
+        require(task.state in ("OPEN", "EFFORT"), f"a pseudonym in {task.state}")
+        require(name not in self.pseudonyms, f"{name} is a pseudonym already")
+        self.standing(name)
+        self.pseudonyms[name] = task.id
+        opening = self.opening(entry, commitment)
+        if opening is not None:
+            owner = identifier(shaped(opening, "owner salt", "the opening of a pseudonym")["owner"], "owner")
+            hexed(opening["salt"], 32, "salt")
+            require(owner != name and owner not in task.owners, "a second name of its owner, or its own")
+            task.owners.add(owner)
+
     def _extend(self, entry: Entry) -> None:
         self.history = sha256(self.history + entry.index.to_bytes(8, "big") + leaf_hash(entry.data))
 
@@ -1725,6 +1774,8 @@ class Replay:
         self._fresh(terms.seed)
         rounds = range(1, terms.rounds + 1)
         task = Task(terms, "", terms.initial, terms.seed, set(rounds))
+        if terms.auditor is not None:
+            task.again = Measured(terms.digest, terms.auditor)
         for number in rounds:
             held = {
                 "reserve": f"{name}/{number}", "debit": terms.payer, "credit": f"escrow:{name}",
@@ -1794,6 +1845,9 @@ class Replay:
             task.starts.append(task.start)
         elif state in ("CLOSED", "CANCELLED"):
             self.tasks[task.id] = None
+            if task.again is not None and task.again.rounds:
+                task.again.at = time
+                self.again[task.id] = task.again
             if task.terms.retention is not None:
                 self.kept_until[task.id] = time + task.terms.retention
 
@@ -1804,6 +1858,7 @@ class Replay:
         self.same(entry, f"{name}/deletion", "deletion", body)
         time = seconds(text(body["at"], "at"))
         require(time >= self.kept_until.pop(name), "submitted models are deleted too early")
+        self.again.pop(name, None)
 
     # 10 Statements
 
@@ -1844,6 +1899,8 @@ class Replay:
                 task.organisations[mark] < task.terms.identities, "its organisation has claimed often enough"
             )
         task.organisations[mark] += 1
+        asked = task.id if task.terms.pseudonyms else None
+        require(self.pseudonyms.get(name) == asked, "a claim by a pseudonym of another task, or by none")
         self._submission(task, name, said["submission_id"])
         self.signed(name, said, body["signature"])
         require(("samples_root" in said) == (task.terms.audit is not None), "samples_root is out of place")
@@ -1996,6 +2053,8 @@ class Replay:
         }  # fmt: skip
         self.same(entry, f"{task.place()}/evidence", "evidence", {**task.where(), **said})
         require(self.shadows.setdefault(shadows, task.start) == task.start, "shadow models of another start")
+        if task.again is not None:
+            task.again.add(entry.data)
         task.shadows += body["shadows"]
         opened = self.opening(entry, hexed(body["commitment"], 32, "commitment"))
         task.measured = None
@@ -2083,6 +2142,9 @@ class Replay:
             outcome = self._outcome(task, name, entry.body["outcome"])
             body = {**task.where(), "outcome": outcome, "commitment": commitment.hex()}
             self.same(entry, id_, "verdict", body)
+            if task.again is not None:
+                task.again.add(entry.data)
+                task.again.submissions += name in task.models
             opening = self.opening(entry, commitment)
             if opening is not None:
                 opened[name] = self._opened(task, name, outcome, opening, found.get(name), whole)
@@ -2482,6 +2544,57 @@ class Replay:
         if why == "unappealed":
             task.convicted.add(name)
 
+    def remeasurement(self, entry: Entry) -> None:
+        body = entry.body
+        numbers = (
+            "number rounds submissions identical merged degree_micro weight_micro multiplier_micro turned "
+            "tolerance_micro"
+        )
+        keys = f"kind task_id terms measured computed_on remark {numbers}"
+        said = shaped(body["statement"], keys, "a statement")
+        name = identifier(said["task_id"], "task_id")
+        require(
+            name in self.again,
+            "measured again before its end, without an auditor, or after its models were deleted",
+        )
+        known = self.again[name]
+        about = {
+            "kind": "remeasurement", "terms": known.terms, "number": known.statements + 1,
+            "measured": known.digest.hex(), "rounds": known.rounds, "submissions": known.submissions,
+        }  # fmt: skip
+        for key in numbers.split():
+            integer(said[key], 0, key)
+        require({key: said[key] for key in about} == about, "the statement is about something else")
+        require(max(said["identical"], said["merged"]) <= known.rounds, "more rounds than there are")
+        require(said["turned"] <= known.submissions, "more models than there are")
+        differences = [said[key] for key in ("degree_micro", "weight_micro", "multiplier_micro")]
+        require(max(*differences, said["tolerance_micro"]) <= MICRO, "a difference of more than everything")
+        require(
+            said["identical"] < known.rounds or not (any(differences) or said["turned"]),
+            "the same, and otherwise",
+        )
+        for key in ("computed_on", "remark"):
+            require(
+                len(text(said[key], key)) <= 500 and not re.search("[\x00-\x1f\x7f-\x9f]", said[key]),
+                f"{key} is too long",
+            )
+        holds = (
+            max(differences) <= said["tolerance_micro"]
+            and not said["turned"]
+            and said["merged"] == known.rounds
+        )
+        made = {**body, "task_id": name, "outcome": "confirmed" if holds else "deviates"}
+        self.same(entry, f"{name}/remeasurement/{said['number']}", "remeasurement", made)
+        signature = text(body["signature"], "signature")
+        require(re.fullmatch("([0-9a-f]{2})*", signature) is not None, "no signature")
+        try:
+            known.key.verify(bytes.fromhex(signature), canonical(said), ec.ECDSA(hashes.SHA256()))
+        except InvalidSignature:
+            raise Refused("not signed by the auditor of the terms") from None
+        time = seconds(text(body["at"], "at"))
+        require(time >= known.at, "a time before what came before")
+        known.at, known.statements = time, said["number"]
+
     def _held(self, task: Task) -> list[tuple[Any, ...]]:
         """What becomes of what is held, when a task ends."""
         made: list[tuple[Any, ...]] = []
@@ -2526,6 +2639,9 @@ class Replay:
             )
         task.server_state = state
         task.start = digest
+        if task.again is not None:
+            task.again.add(entry.data)
+            task.again.rounds += 1
 
     # 14 Disputes, 15 ends
 

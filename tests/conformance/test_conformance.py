@@ -619,6 +619,7 @@ def test_each_says_what_is_wrong_with_any_field_of_any_entry_and_never_in_python
         Shape(rounds=1, people=3, private=frozenset({"p002"})),
         Shape(rounds=1, absent={1: {"p002": "no disk", "p003": None}}, gone=frozenset({1})),
         Shape(rounds=1, people=3, cancelled=(State.EFFORT, 0)),
+        Shape(rounds=1, people=3, auditor=True, measured=1),
     )
     places: dict[str, tuple[int, list[Entry]]] = {}
     for ledger in (*(played(shape).log.entries for shape in shapes), revoked(), example().entries):

@@ -173,7 +173,7 @@ async def test_one_organisation_has_as_many_claims_as_the_terms_allow(
             Refusal, match=r"one identity in task .*; ann of that of 'bob' has claimed"
         ) as refused:
             admit_claim(t.market, task, claim(task, "bob"))
-        assert refused.value.code is Code.ORGANISATION_TAKEN
+        assert refused.value.code is Code.IDENTITY_BARRED
         admit_claim(t.market, wider, claim(wider, "bob"))
         t.add_claim(wider, claim(wider, "bob"), b"signature", CLAIM_OPENING)
         with pytest.raises(Refusal, match=r"at most 2 identities .*; ann, bob of that of 'cyd' have claimed"):

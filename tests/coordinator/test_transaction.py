@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator import audits, payouts, scoring
+from coordinator import audits, payouts, scoring, transaction
 from coordinator.admission import admit_dispute
 from coordinator.aggregation import Merged
 from coordinator.blobs import BlobStore
@@ -43,7 +43,7 @@ from coordinator.storage.tasks import StaleTask, TaskRow
 from coordinator.transaction import FailureReport, Transaction
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.ledger_store import SignedLog
-from fedpeer.protocol.audit_folder import Brought
+from fedpeer.protocol.audit_folder import Brought, BroughtRemeasurement
 from fedpeer.protocol.certificates import make_authority, new_key, public_key_pem, signing_request
 from fedpeer.protocol.errors import Code, Refusal
 from mechanism.audit_verdict import AuditVerdict
@@ -56,7 +56,13 @@ from mechanism.ledger.verify import verify_ledger
 from mechanism.lifecycle import State
 from mechanism.peers import Draw, round_seed
 from mechanism.settlement import Assessment, expected_payments
-from mechanism.statements import ClaimOpening, ClaimStatement, ModelOpening, ModelStatement
+from mechanism.statements import (
+    ClaimOpening,
+    ClaimStatement,
+    ModelOpening,
+    ModelStatement,
+    RemeasurementStatement,
+)
 from tests import ledger_samples as samples
 from tests.backends import scratch_url
 from tests.ledger_histories import SALT, SHAPES, History, Log, Shape
@@ -76,6 +82,7 @@ def salts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the service are those on paper."""
     monkeypatch.setattr(scoring, "new_salt", samples.salt)
     monkeypatch.setattr(audits, "new_salt", samples.salt)
+    monkeypatch.setattr(transaction, "new_salt", samples.salt)
 
 
 class Watch(SystemClock):
@@ -134,6 +141,7 @@ class Mirrored(History):
     def __init__(self, service: Service, shape: Shape) -> None:
         log = OnPaper(service.watch)
         of = {name: mark.hex() for name, mark in shape.organisations.items()}
+        self.of = of
         marks = {name: organisation_mark(_ROOT, called) for name, called in of.items()}
         shape = replace(shape, organisations=marks)
         self.service = service
@@ -168,6 +176,14 @@ class Mirrored(History):
             self.step(lambda t, row: t.begin_effort(row))
         if state is State.TRAINING:
             self.step(lambda t, row: t.open_round(row, self.round, _START_BYTES))
+
+    def name(self, name: str, owner: str = "") -> None:
+        super().name(name, owner)
+        public, of = public_key_pem(private_key(name).public_key()), owner or f"clinic-{name}"
+        row = ParticipantRow(name, public, _BEGUN, None, self.of.get(name), self.id, of)
+        self.service.do(lambda t: t.market.put_participant(row))
+        self.step(lambda t, task: t.name_pseudonym(row))
+        self.step(lambda t, task: t.name_pseudonym(row))  # which is known by now
 
     def claim(self, name: str, **changes: Any) -> None:
         super().claim(name, **changes)
@@ -316,6 +332,16 @@ class Mirrored(History):
         self.pass_time(seconds)
         super().end_audit(round_, name, why, at)
         self.step(lambda t, row: t.end_audits(row))
+
+    def measure(self, **changes: Any) -> None:  # type: ignore[override]
+        self.pass_time()
+        super().measure(**changes)
+        body = self.log.entries[-1].body
+        statement = RemeasurementStatement.from_record(body["statement"])
+        brought = BroughtRemeasurement(statement, bytes.fromhex(said(body, "signature")))
+        for _ in range(2):  # the second time it is known
+            made = self.step(lambda t, row: audits.record_remeasurement(t, row, brought))
+            assert made.data == self.log.entries[-1].data
 
     def delete(self, at: str | None = None) -> None:
         self.pass_time(self.shape.retention or 0)

@@ -142,6 +142,15 @@ class Database:
                 "start the coordinator once to migrate it"
             )
 
+    def empty_log(self) -> bool:
+        """Takes what was erased out of SQLite's write-ahead log, too; False where somebody still reads what is in it.
+        Of other databases it is their server's matter."""
+        if self.dialect != "sqlite":
+            return True
+        with translated(), self._engine.connect() as connection:
+            busy, *_ = driver(connection).execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+        return not busy
+
     def revision(self) -> str | None:
         """The version of its schema; None where there is none."""
         with self.read() as connection:
@@ -211,6 +220,8 @@ class Database:
         connection.isolation_level = None
         if not self._read_only:
             connection.execute("PRAGMA journal_mode = WAL")
+            # What is erased is gone from the file's pages too.
+            connection.execute("PRAGMA secure_delete = ON")
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA foreign_keys = ON")
 

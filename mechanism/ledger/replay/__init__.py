@@ -9,6 +9,8 @@ Of each task:
                   say; disputes just as long
     statements    signed by an enrolled, unrevoked key; about these terms; claims in EFFORT, one a participant, of one
                   organisation no more than the terms allow; models one a participant and round, in time or marked late
+    pseudonyms    of an open task whose terms ask for them, enrolled before, each in one task; there alone they claim,
+                  and nobody else does
     key history   claims, models and payments carry the digest of every enrolment and revocation before them
     selection     everyone who claimed; whose key was revoked since may be left out
     evidence      there, unless the rule pays without; its shadows are of this round's start
@@ -22,6 +24,8 @@ Of each task:
     disputes      once, after a settlement; awards only to those who have one, at most what a round pays
     audits        of those whom the round's key draws, in time; a verdict that fits its figures; appeals and ends in
                   their times
+    measurings    of an ended task by the auditor of its terms, of all that its entries say was measured, before its
+                  models are deleted; numbered; the outcome is that of the figures
     end           what is not settled is refunded, only where the task is cancelled; stakes are released,
                   and what is held for audits, or lost by who has failed one
     deletion      of submitted models, once, after the end, not before the time that the terms promise to keep them
@@ -36,6 +40,7 @@ Of the log:
 Of what is opened (`mechanism.ledger.openings`):
 
     openings      each is what its entry commits to
+    pseudonyms    an owner has one in a task
     evidence      about every model in time, this round's start, the D_c and the reference of the terms, the claims,
                   samples and logged order of commitments; the same figures for the same model
     verdicts      what `mechanism.evidence.assess` gives on it, every sentence; of one's own measurement alone all but
@@ -53,6 +58,7 @@ world. State is kept for open tasks, accounts and participants; a closed task le
 of its shadow sets, a payment what may come back. So memory grows with tasks, rounds and payouts, not with entries.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
@@ -76,6 +82,7 @@ _HANDLERS: Mapping[str, Callable[[World, Entry, Mapping[str, Any]], None]] = {
     "closing": rounds.closing,
     "enrolment": keys.enrolment,
     "revocation": keys.revocation,
+    "pseudonym": keys.pseudonym,
     events.LOG_KEY: keys.log_key,
     "claim": statements.claim,
     "model": statements.model,
@@ -94,6 +101,7 @@ _HANDLERS: Mapping[str, Callable[[World, Entry, Mapping[str, Any]], None]] = {
     "audit": audits.audit,
     "appeal": audits.appeal,
     "audit_end": audits.audit_end,
+    "remeasurement": audits.remeasurement,
     "deposit": payouts.funding,
     "withdrawal": payouts.funding,
     "payout": payouts.payout,
@@ -177,12 +185,12 @@ class Replay:
         """Tasks that have not ended, and their states."""
         return {name: str(task.state or "") for name, task in sorted(self._world.tasks.items())}
 
-    def unmet(self) -> tuple[list[str], list[str]]:
-        """Ids of entries that openings were given for and that were not fed: those that cannot come any more, since
-        their task has ended, and those that may, as in an older copy."""
-        left = sorted(self._world.openings)
-        never = [name for name in left if name.partition("/")[0] in self._world.ended]
-        return never, [name for name in left if name not in never]
+    def unmet(self) -> tuple[list[str], dict[str, int]]:
+        """Entries that openings were given for and that were not fed: ids of those that cannot come any more, since
+        their task has ended, and by task how many may, as in an older copy."""
+        left = [(name, name.partition("/")[0]) for name in sorted(self._world.openings)]
+        newer = Counter(task for _, task in left if task not in self._world.ended)
+        return [name for name, task in left if task in self._world.ended], dict(newer)
 
     def finish(self) -> None:
         """Raises ReplayError where the entries end inside what is written in one transaction."""

@@ -22,7 +22,7 @@ from mechanism.ledger.replay.forms import check_findings
 from mechanism.ledger.replay.keys import check_standing
 from mechanism.ledger.replay.world import Audited, Task, World, moment
 from mechanism.settlement import MICRO, Settlement
-from mechanism.statements import AuditStatement, signature_holds
+from mechanism.statements import AuditStatement, RemeasurementStatement, signature_holds
 
 
 def begin(task: Task, settlement: Settlement) -> None:
@@ -168,6 +168,41 @@ def audit_end(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
         _convict(task, round_, name)
     else:
         del task.audits[round_, name]
+
+
+def remeasurement(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
+    """That the auditor of an ended task speaks of all that was measured in it, before its models are deleted."""
+    statement = RemeasurementStatement.from_record(body["statement"])
+    name, at, signature = statement.task_id, body["at"], bytes.fromhex(body["signature"])
+    same(entry, events.remeasurement(statement, signature, at))
+    measured = world.measured.get(name)
+    if measured is None:
+        raise Wrong(f"the task {name} is measured again, which {_unmeasurable(world, name)}")
+    if statement.terms_digest != measured.terms:
+        raise Wrong("the statement is about other terms than the task's")
+    if statement.number != measured.statements + 1:
+        raise Wrong(f"statement {statement.number}; the task had {measured.statements}")
+    if statement.measured != measured.digest:
+        raise Wrong("the statement is about other evidence, verdicts or models than the task's")
+    if (statement.rounds, statement.submissions) != (measured.rounds, measured.submissions):
+        raise Wrong(
+            f"{statement.submissions} models of {statement.rounds} rounds were measured again; the task has "
+            f"{measured.submissions} of {measured.rounds}"
+        )
+    if moment(at) < measured.at:
+        raise Wrong(f"at is {at}, before the task's end or the statement before it")
+    if not signature_holds(statement, signature, auditor_key(measured.auditor)):
+        raise Wrong("the statement is not signed by the auditor whom the terms name")
+    world.counts.statements += 1
+    measured.statements, measured.at = statement.number, moment(at)
+
+
+def _unmeasurable(world: World, name: str) -> str:
+    if name in world.tasks:
+        return "has not ended"
+    if name in world.ended:
+        return "has no auditor and settled rounds, or whose models were deleted"
+    return "has no terms"
 
 
 def left_held(world: World, task: Task) -> list[Entry]:

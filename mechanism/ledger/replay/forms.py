@@ -73,6 +73,7 @@ _FORMS: Mapping[str, Mapping[str, _Form]] = {
     "selection": {**_TASK, **_PART, "participants": _LIST, "participants_sha256": _DIGEST},
     "closing": {**_ROUND, **_PART, "at": _TEXT, "absent": _LIST},
     "enrolment": {"participant_id": _TEXT, "public_key": _TEXT},
+    "pseudonym": {**_TASK, "participant_id": _TEXT, "commitment": _DIGEST},
     "revocation": {"participant_id": _TEXT, "fingerprint": _TEXT, "reason": _TEXT},
     events.LOG_KEY: {"number": _NUMBER, "previous": _TEXT, "verification_key": _TEXT},
     "claim": {**_SIGNED, "organisation": _DIGEST_OR_NONE},
@@ -95,6 +96,7 @@ _FORMS: Mapping[str, Mapping[str, _Form]] = {
     },
     "appeal": {**_OF_ROUND, "reason": _TEXT, "at": _TEXT},
     "audit_end": {**_OF_ROUND, "why": _TEXT, "at": _TEXT},
+    "remeasurement": {**_TASK, "at": _TEXT, "outcome": _TEXT, "statement": _OBJECT, "signature": _BYTES},
     "held_release": _TASK,
     "audit_loss": _TASK,
     "deposit": _FUNDING,
@@ -131,6 +133,11 @@ def check_opening(record: Mapping[str, Any], needed: str, perhaps: str = "") -> 
     if perhaps:
         forms[perhaps] = _OBJECT_OR_NULL
     _check_exactly(record, forms)
+
+
+def check_owner(record: Mapping[str, Any]) -> None:
+    """The same of the opening of a pseudonym."""
+    _check_exactly(record, {"owner": _TEXT, "salt": _DIGEST})
 
 
 def check_counts(record: Mapping[str, Any]) -> None:

@@ -13,7 +13,9 @@ from mechanism.ledger.entry import Entry
 from mechanism.ledger.key_history import extended, fingerprint
 from mechanism.ledger.note import VerificationKey
 from mechanism.ledger.replay.comparing import Wrong, same
+from mechanism.ledger.replay.forms import check_owner
 from mechanism.ledger.replay.world import Revoked, World
+from mechanism.lifecycle import State
 from mechanism.statements import Statement, signature_holds
 from mechanism.terms import identifier
 
@@ -32,6 +34,28 @@ def enrolment(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
     world.enrolled.add(entry.id)
     _extend(world, entry)
     world.keys.setdefault(name, {})[mark] = key
+
+
+def pseudonym(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
+    """A name that takes part in one task alone. Where it is opened: whose it is, and that nobody has two."""
+    task, name = world.task(body["task_id"]), identifier("participant_id", body["participant_id"])
+    commitment = bytes.fromhex(body["commitment"])
+    same(entry, events.pseudonym_as(task.id, name, commitment))
+    if not task.terms.pseudonyms:
+        raise Wrong(f"a pseudonym in {task.id}, whose terms have none")
+    if task.state not in (State.OPEN, State.EFFORT):
+        raise Wrong(f"a pseudonym in {task.state}; they are taken until the selection")
+    if name in world.pseudonyms:
+        raise Wrong(f"{name} is a pseudonym of {world.pseudonyms[name]} already")
+    check_standing(world, name)
+    world.pseudonyms[name] = task.id
+    opening = world.opened(entry, commitment)
+    if opening is None:
+        return
+    check_owner(opening)
+    owner = identifier("opening.owner", opening["owner"])
+    if owner == name or task.owners.setdefault(owner, name) != name:
+        raise Wrong(f"{name} is the second name of its owner in {task.id}, or none but its own")
 
 
 def revocation(world: World, entry: Entry, body: Mapping[str, Any]) -> None:

@@ -52,6 +52,8 @@ def evidence(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
     same(entry, events.evidence_as(task.id, current.number, commitment, shadows))
     _check_shadows(world, task, shadows)
     current.evidence = True
+    if task.measured is not None:
+        task.measured.take(entry)
     opening = world.opened(entry, commitment)
     if opening is not None:
         check_opening(opening, "model")
@@ -83,6 +85,9 @@ def verdict(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
         _check_opened(task, outcome, opening)
     current.verdicts[name] = outcome
     world.counts.verdicts += 1
+    if task.measured is not None:
+        task.measured.take(entry)
+        task.measured.submissions += bool(outcome.model_sha256)
     if len(current.verdicts) < len(task.selected):
         following = events.verdict_id(task.id, current.number, task.selected[len(current.verdicts)])
     else:
@@ -107,6 +112,9 @@ def aggregation(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
     elif (state is None) != (rule.moments == 0):
         raise Wrong(f"a round by {rule.name} {'without' if rule.moments else 'with'} a state of the server's")
     current.result, task.server_state = digest, state
+    if task.measured is not None:
+        task.measured.take(entry)
+        task.measured.rounds += 1
     world.begin(task.id, "settlement", [], task.state_id(State.SETTLED))
 
 

@@ -24,6 +24,10 @@ def claim(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
         raise Wrong(f"a claim in {task.state}; claims are taken in EFFORT")
     if name in task.claims:
         raise Wrong(f"{name} has claimed before")
+    if world.pseudonyms.get(name) != (task.id if task.terms.pseudonyms else None):
+        raise Wrong(
+            f"{name} claims in {task.id}, which takes pseudonyms of its own where its terms say so, and no others"
+        )
     if len(task.claims) >= task.terms.schedule.capacity:
         raise Wrong(f"all {task.terms.schedule.capacity} places of the task are taken")
     most = task.terms.schedule.identities_per_organisation

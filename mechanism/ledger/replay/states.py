@@ -10,7 +10,7 @@ from mechanism.ledger.replay import audits
 from mechanism.ledger.replay.comparing import Wrong, same, same_parts
 from mechanism.ledger.replay.money import check_fresh_seed, first_of_end
 from mechanism.ledger.replay.payouts import check_price
-from mechanism.ledger.replay.world import Round, Task, World, moment
+from mechanism.ledger.replay.world import Measured, Round, Task, World, moment
 from mechanism.lifecycle import State, check_step
 from mechanism.settlement import least_budget_micro
 from mechanism.terms import MAX_PARTICIPANTS, MAX_ROUNDS, Terms
@@ -63,7 +63,9 @@ def _publish(world: World, published: Terms) -> None:
         )
     check_price(world, published)
     check_fresh_seed(world, published.seed_commitment)
-    task = Task(published, published.seed_commitment, Round(0, published.initial_model))
+    auditor = published.measured_by
+    measured = Measured(published.digest, auditor) if auditor else None
+    task = Task(published, published.seed_commitment, Round(0, published.initial_model), measured)
     rounds = range(1, schedule.rounds + 1)
     task.unresolved.update(rounds)
     world.tasks[name] = task
@@ -103,6 +105,9 @@ def transition(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
     elif state.final:
         del world.tasks[task.id]
         world.ended.add(task.id)
+        if task.measured is not None and task.measured.rounds:
+            task.measured.at = moment(at)
+            world.measured[task.id] = task.measured
         if task.terms.schedule.retention_seconds is not None:
             world.retained[task.id] = moment(at) + task.terms.schedule.retention_seconds
 
@@ -120,6 +125,7 @@ def deletion(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
             f"{events.timestamp(until)}"
         )
     del world.retained[name]
+    world.measured.pop(name, None)
 
 
 def selection(world: World, entry: Entry, body: Mapping[str, Any]) -> None:

@@ -17,12 +17,14 @@ from mechanism.ledger import entries as events
 from mechanism.ledger.accounts import Book
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.key_history import NO_KEYS
+from mechanism.ledger.merkle import leaf_hash
 from mechanism.ledger.openings import KINDS
 from mechanism.ledger.replay.comparing import Wrong, same
 from mechanism.lifecycle import State
 from mechanism.peers import Meetings
 from mechanism.price import Price
 from mechanism.settlement import Assessment, Outcome
+from mechanism.statements import measured_after
 from mechanism.terms import Terms
 
 #: A time, in the one form that it has.
@@ -116,6 +118,30 @@ class Audited:
 
 
 @dataclass(slots=True)
+class Measured:
+    """What an auditor may measure again of a task, and what was said of that.
+
+    Attributes:
+        terms, auditor: digest of the terms, and the auditor's key.
+        digest: of the entries (`mechanism.statements.measured_after`).
+        rounds, submissions: settled rounds, and models in time in them.
+        statements: how many there are; at: time of the task's end, or of the last of them.
+    """
+
+    terms: bytes
+    auditor: bytes
+    digest: bytes = bytes(32)
+    rounds: int = 0
+    submissions: int = 0
+    statements: int = 0
+    at: int = 0
+
+    def take(self, entry: Entry) -> None:
+        """One more entry of the task's evidence."""
+        self.digest = measured_after(self.digest, leaf_hash(entry.data))
+
+
+@dataclass(slots=True)
 class Round:
     """What has been logged of one round.
 
@@ -165,11 +191,15 @@ class Task:
         meetings: who has been scored against whom.
         organisations: claims of each, by its mark in this task.
         audits: those that are pending, by round and participant; convicted: who has failed one for good.
+        measured: where the terms name who may measure the task again.
+        owners: whose pseudonyms are, as far as that is opened, by owner.
     """
 
     terms: Terms
     seed: bytes
     round: Round
+    measured: Measured | None = None
+    owners: dict[str, str] = field(default_factory=dict)
     starts: list[bytes] = field(default_factory=list)
     floors: list[int] = field(default_factory=lambda: [0])
     shadows: int = 0
@@ -302,6 +332,8 @@ class World:
         tasks: those that have not ended; ended: the names of the others.
         retained: of ended tasks that promise to delete what was submitted, and have not, from when on they may; seconds
             since the epoch.
+        measured: of ended tasks that an auditor may measure again.
+        pseudonyms: names that take part in one task alone, with that task.
         pieces: parts of terms that are not whole yet; they are published in one transaction.
         transaction: the one that is not complete.
         keys: those that count, by participant and fingerprint; enrolled: ids of all enrolments.
@@ -323,6 +355,8 @@ class World:
     tasks: dict[str, Task] = field(default_factory=dict)
     ended: set[str] = field(default_factory=set)
     retained: dict[str, int] = field(default_factory=dict)
+    measured: dict[str, Measured] = field(default_factory=dict)
+    pseudonyms: dict[str, str] = field(default_factory=dict)
     pieces: list[Entry] = field(default_factory=list)
     transaction: Transaction | None = None
     keys: dict[str, dict[str, ec.EllipticCurvePublicKey]] = field(default_factory=dict)

@@ -109,6 +109,12 @@ def test_each_level_says_what_it_saw_and_what_it_did_not(folder: Path, tmp_path:
     done = call("verify", folder / "l.jsonl", "--openings", tmp_path / "all.jsonl")
     assert done.exit_code == 0, done.output
     assert "checked as auditor: 22 openings checked, nothing left unchecked" in done.output
+    assert "NEWER" not in done.output
+    newer = Openings(None, {**everything.by_id, "other/round/1/evidence": {"salt": ""}})
+    (tmp_path / "all.jsonl").write_bytes(b"".join(line + b"\n" for line in newer.lines()))
+    done = call("verify", folder / "l.jsonl", "--openings", tmp_path / "all.jsonl")
+    assert done.exit_code == 0, done.output
+    assert "NEWER openings than this copy: 1 of task other (not in this copy)." in done.output
     done = call("verify", folder / "l.jsonl", "--openings", tmp_path)
     assert done.exit_code == 1
     assert "the openings are of all, p002" in done.output

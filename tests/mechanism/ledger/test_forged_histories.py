@@ -54,6 +54,7 @@ ONLY_OPENED = {
     "an audit with features of other weights",
     "an audit that the auditor did not make",
     "a verdict that the audit does not give",
+    "an owner of two pseudonyms",
 }
 
 

@@ -197,7 +197,10 @@ def test_an_older_copy_is_verified_with_newer_openings_until_its_task_has_ended(
     settled = next(i for i, e in enumerate(ledger) if e.id.endswith("/TRAINING")) + 1
     older = verify_ledger(MemorySource(ledger[:settled]), KEY.verification_key, openings=openings)
     assert older.verified, older.problems
-    assert older.unmet == len(openings.by_id) - 4  # the claims
+    assert older.newer == {"task": len(openings.by_id) - 4}  # all but the claims
+    unknown = verify_ledger(MemorySource(ledger[:1]), KEY.verification_key, openings=openings)
+    assert unknown.newer == {"task": len(openings.by_id)}
+    assert not verify_ledger(MemorySource(ledger), KEY.verification_key, openings=openings).newer
     more = Openings(None, {**openings.by_id, "task/round/2/evidence": {"salt": ""}})
     late = verify_ledger(MemorySource(ledger), KEY.verification_key, openings=more)
     assert [problem.place for problem in late.problems] == ["opening of task/round/2/evidence"]
