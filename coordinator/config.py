@@ -33,7 +33,6 @@ from coordinator.errors import ConfigError, TaskError
 from fedpeer.protocol.limits import (
     MAX_BYTES_PER_HOUR,
     MAX_CONCURRENT_UPLOADS,
-    MAX_PARTICIPANTS,
     MAX_PHASE_SECONDS,
     MAX_REQUESTS_PER_SECOND,
     MAX_ROUNDS,
@@ -449,7 +448,7 @@ class RuleSection(Section):
 class ScheduleSection(Section):
     rounds: int = Field(le=MAX_ROUNDS)
     quorum: int = 3
-    capacity: int = Field(le=MAX_PARTICIPANTS)
+    capacity: int
     effort_seconds: int = Field(3600, le=MAX_PHASE_SECONDS)
     round_seconds: int = Field(3600, le=MAX_PHASE_SECONDS)
     dispute_seconds: int = Field(0, le=MAX_PHASE_SECONDS)
