@@ -47,6 +47,8 @@ from fedpeer.audit.sources import open_source
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.ledger_store import SignedLog
 from fedpeer.evidence import EvidenceTask, ShadowEvidence
+from fedpeer.evidence.comparing import Rows, likeness, perhaps_linked
+from fedpeer.learning.arithmetic import one_blas_thread
 from fedpeer.learning.datasets import load_splits
 from fedpeer.learning.models import initial_weights
 from fedpeer.protocol.certificates import public_key_pem
@@ -62,6 +64,9 @@ from tests import ledger_samples as samples
 from tests.fedpeer.evidence.population import RECIPE, UNIFORM, honest_models, submission
 
 KEY = SigningKey("bench", 1, bytes(32))
+
+#: Numbers of participants of which links are known.
+SIZES = (300, 1_000, 4_000, 10_000, 16_000, 100_000)
 
 #: Steps of participants that are committed together, as the service does.
 GROUP = 64
@@ -80,7 +85,9 @@ def main() -> None:
     parser.add_argument("--sizes", type=int, nargs="*", default=[1_000, 10_000, 100_000])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--likeness", type=int, nargs="*", default=[1_000, 4_000, 16_000])
-    parser.add_argument("--measured", type=Path, help="measurements of an earlier run; written where they are not")
+    parser.add_argument(
+        "--measured", type=Path, help="measurements of an earlier run; written where they are not"
+    )
     parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child:
@@ -104,11 +111,13 @@ class Measured:
         model: of the evidence.
         figures: of its honest submissions, each scored.
         left: what of their updates and outputs is compared, stacked.
+        link: how far beyond the usual a likeness is a link, millionths, by the number of submissions.
     """
 
     model: EvidenceModel
     figures: tuple[Measurement, ...]
-    left: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]
+    left: tuple[Rows, Rows]
+    link: dict[int, int]
 
 
 def measured() -> Measured:
@@ -125,15 +134,46 @@ def measured() -> Measured:
     found = table.assess()
     records: Any = found.record["measurements"]
     scored = {a.participant_id for a in found.assessments if a.scored}
-    figures = [replace(Measurement.from_record(r), twins=()) for r in records if r["participant_id"] in scored]
+    figures = [
+        replace(Measurement.from_record(r), twins=()) for r in records if r["participant_id"] in scored
+    ]
     left = [each.left for each in table._seen.values()]
     updates, outputs = (np.array(part) for part in zip(*left, strict=True))
     model: Any = found.record["model"]
-    return Measured(EvidenceModel.from_record(model), tuple(figures), (updates, outputs))
+    link = {size: ensemble.ensemble.comparison.map(size).link for size in SIZES}
+    return Measured(EvidenceModel.from_record(model), tuple(figures), (updates, outputs), link)
 
 
-def measure_likeness(sizes, of):
-    pass
+def measure_likeness(sizes: Sequence[int], of: Measured) -> None:
+    """All pairs: in tiles, and row by row as far as that is bearable; one thread of BLAS."""
+    dice = np.random.default_rng(1)
+    common = [part.mean(axis=0) for part in of.left]
+    for size in sizes:
+        left = []
+        for _ in range(size):
+            # As like as honest models of digits are in the mean, and beyond that each its own.
+            parts = []
+            for kept, mean in zip(of.left, common, strict=True):
+                own = dice.standard_normal(len(mean), dtype=np.float32)
+                length = np.sqrt(np.mean(np.square(kept).sum(axis=1)) - np.square(mean).sum())
+                parts.append((mean + own * np.float32(length / np.linalg.norm(own))).astype(np.float32))
+            left.append((parts[0], parts[1]))
+        mixes = dice.dirichlet(np.ones(len(UNIFORM)), size)
+        says = replace(of.model.likeness, link=of.link[size])
+        pairs = size * (size - 1) // 2
+        with one_blas_thread():
+            began = time.process_time()
+            found = sum(1 for _ in perhaps_linked(left, mixes, says))
+            tiled = time.process_time() - began
+            line = f"{size} models: {tiled:.1f} s CPU in tiles, {tiled / pairs * 1e9:.0f} ns a pair, {found} near"
+            if size <= 4_000:
+                updates, outputs = (np.array(part) for part in zip(*left, strict=True))
+                began = time.process_time()
+                for k, each in enumerate(left):
+                    likeness(each, updates[:k], outputs[:k])
+                by_rows = time.process_time() - began
+                line += f"; row by row {by_rows:.1f} s"
+        print(line)
 
 
 def compare(sizes: Sequence[int], rounds: int, kept: Path) -> None:
@@ -146,11 +186,15 @@ def compare(sizes: Sequence[int], rounds: int, kept: Path) -> None:
         each = {stage: seconds / size * 1e6 for stage, seconds in found["seconds"].items()}
         each["all of it"] = sum(each.values())
         first = first or each
-        print(f"{size} participants, {rounds} rounds, {found['entries']} entries, verified: {found['counts']}")
+        print(
+            f"{size} participants, {rounds} rounds, {found['entries']} entries, verified: {found['counts']}"
+        )
         for stage, micro in each.items():
             print(f"  {stage:32} {micro:8.0f} us CPU a participant   {micro / first[stage]:.2f}")
         peaks = ", ".join(f"{peak:.0f}" for peak in found["peaks"])
-        print(f"  MiB at most, up to the end of each round: {peaks}; {found['peaks'][-1] * 1024 / size:.1f} KiB each")
+        print(
+            f"  MiB at most, up to the end of each round: {peaks}; {found['peaks'][-1] * 1024 / size:.1f} KiB each"
+        )
 
 
 @dataclass
@@ -234,7 +278,18 @@ class Played:
 
         self.everybody("enrolments", enrol)
         row = TaskRow(
-            "task", self.terms, bytes(32), {}, State.OPEN, 0, None, 1, self.terms.initial_model, now, None, None
+            "task",
+            self.terms,
+            bytes(32),
+            {},
+            State.OPEN,
+            0,
+            None,
+            1,
+            self.terms.initial_model,
+            now,
+            None,
+            None,
         )
         with self.stages("task"):
             self.transactions.run(lambda t: t.open_task(PreparedTask(row, b"", None)))
@@ -287,7 +342,7 @@ class Played:
         with self.stages("closing"):
             self.transactions.run(lambda t: t.close_round(row))
         shares = {name: said.draw_share for name, (said, _, _) in sent.items()}
-        del sent
+        sent.clear()
         with self.stages("evidence and settlement"):
             self.settle(number, shares)
         with self.stages("signed heads"):
@@ -295,7 +350,9 @@ class Played:
 
     def settle(self, number: int, shares: dict[str, bytes]) -> None:
         row = self.row()
-        models = {m.participant_id: m for m in self.transactions.look(lambda t: t.market.models("task", number))}
+        models = {
+            m.participant_id: m for m in self.transactions.look(lambda t: t.market.models("task", number))
+        }
         model = replace(
             self.of.model,
             round=number,

@@ -378,7 +378,9 @@ def drawn_peers(
         if (cluster := by_id[name].cluster) is not None:
             members.setdefault(cluster, set()).add(name)
     # Without a copy of everyone for each cluster, so that a round takes linear time.
-    candidates = {cluster: _Without(everyone, gone) if gone else everyone for cluster, gone in members.items()}
+    candidates = {
+        cluster: _Without(everyone, gone) if gone else everyone for cluster, gone in members.items()
+    }
     spread = meetings if terms.rule.name == "verified" else None
     peers = {}
     for name in everyone:

@@ -18,9 +18,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedpeer.evidence.comparing import Left, likeness
+from fedpeer.evidence.comparing import Left, likeness, perhaps_linked
 from fedpeer.evidence.errors import EvidenceError
 from fedpeer.evidence.influence import Aggregate
+from fedpeer.evidence.likeness import mix_of
 from fedpeer.evidence.measuring import (
     CARRIED_ROUNDS,
     SHADOWS,
@@ -42,8 +43,8 @@ from fedpeer.protocol.submission import Submission
 from mechanism.baselines import CorrelatedAgreement, DeterminantMutualInformation, SharedPredictions
 from mechanism.canonical import Json
 from mechanism.errors import SettlementError
-from mechanism.evidence import KEPT_BROADCASTS, ONE_MODEL, EvidenceModel, Measurement, Overlaps, assess
-from mechanism.settlement import MICRO, Assessment
+from mechanism.evidence import KEPT_BROADCASTS, EvidenceModel, Measurement, Overlaps, assess
+from mechanism.settlement import Assessment
 
 #: Start models whose ensembles are kept: this round's, and the next one's while it is prepared ahead.
 KEPT_ENSEMBLES = 2
@@ -441,7 +442,7 @@ class RoundMeasurements:
         if task.workload.classes is not None:
             predicted = observed.outputs[ensemble.comparison.probe.rows].argmax(axis=1)
         left = ensemble.comparison.left(observed, found.shares)
-        self._seen[submission.participant_id] = _Seen(left, predicted)
+        self._seen[submission.participant_id] = _Seen(left, mix_of(found.shares), predicted)
         return self._figures(blank, found)
 
     def _figures(self, blank: Measurement, found: Measured) -> Measurement:
@@ -467,14 +468,10 @@ class RoundMeasurements:
         if not names:
             return dict(measured)
         seen = [self._seen[name] for name in names]
-        updates, outputs = (np.array(part) for part in zip(*(each.left for each in seen), strict=True))
-        # The least likeness of linked ones of whatever mixes: one row at a time, so that memory stays linear.
-        least = min(min(model.likeness.apart) + model.likeness.link, ONE_MODEL) / MICRO
-        pairs = [
-            (names[k], names[j])
-            for k, each in enumerate(seen)
-            for j in np.flatnonzero(likeness(each.left, updates[:k], outputs[:k]) >= least).tolist()
-        ]
+        near = perhaps_linked(
+            [each.left for each in seen], np.array([each.mix for each in seen]), model.likeness
+        )
+        pairs = [(names[k], names[j]) for k, j in near]
         clusters = Overlaps(model, self._naming(measured, pairs)).clusters
         members: dict[str, list[str]] = {}
         for name in names:
@@ -503,11 +500,12 @@ class _Seen:
     """What comparing a submission with others needs.
 
     Attributes:
-        left: of its update and outputs, beyond what its mix explains.
+        left: of its update and outputs, beyond what its mix explains; mix: of the strata, as estimated.
         predicted: the class that it gives to each sample of the probe; None without classes.
     """
 
     left: Left
+    mix: npt.NDArray[np.float64]
     predicted: npt.NDArray[np.int64] | None
 
 
