@@ -44,6 +44,9 @@ Result = TypeVar("Result")
 
 log = structlog.get_logger()
 
+#: Bytes of a round's models from which workers do their mean: fewer this process reads in a few seconds.
+_WORTH_WORKERS = 4 << 30
+
 #: Seconds between looks at what is outstanding where nothing happens.
 _LOOK = 1.0
 
@@ -305,6 +308,9 @@ class RemoteWorkers(LocalWorkers):
 
     def for_shadows(self, recipe: Recipe, validation: Samples, shadows: int) -> Executor | None:
         return self._executor if heavy(recipe, validation, shadows) else None
+
+    def for_means(self, size: int) -> Executor | None:
+        return self._executor if size >= _WORTH_WORKERS else None
 
     @property
     def trouble(self) -> str:

@@ -73,6 +73,10 @@ class LocalWorkers:
         """The executor that trains a round's shadows; None: they are little work, the calling thread does it."""
         return self.pool() if heavy(recipe, validation, shadows) and _wanted(recipe) else None
 
+    def for_means(self, size: int) -> Executor | None:
+        """The executor that works out the mean of models of so many bytes in all; None: threads of this process do."""
+        return None
+
     def pool(self) -> Executor:
         """A process for each core."""
         return _workers(_cores())

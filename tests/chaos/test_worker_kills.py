@@ -3,6 +3,7 @@
 Scheduler and workers are processes of their own, over TLS, with the files that the operator's command makes.
 """
 
+import hashlib
 import os
 import re
 import signal
@@ -11,13 +12,14 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from coordinator.aggregation import aggregate
 from coordinator.blobs import BlobStore, open_blobs
 from coordinator.config import WorkersSection
 from coordinator.folder import StateFolder
@@ -28,6 +30,7 @@ from fedpeer.evidence import EvidenceTask, ShadowEvidence
 from fedpeer.evidence.fitting import MIN_SHADOWS
 from fedpeer.learning.datasets import load_splits
 from fedpeer.learning.models import initial_weights
+from fedpeer.protocol.model_file import encode_model
 from tests.fedpeer.evidence.population import RECIPE, UNIFORM, submission
 from tests.integration.market import CONFIG, make_folder
 from tests.object_stores import BUCKET, free_port, object_store, write_key
@@ -154,6 +157,43 @@ def test_workers_come_to_what_this_machine_comes_to(
             executor.submit(divmod, 1, 0).result(PATIENCE)
 
 
+@pytest.mark.parametrize("store", ["", "moto"])
+def test_workers_look_at_submissions_and_average_them_as_this_machine_does(
+    tmp_path: Path, task: EvidenceTask, store: str
+) -> None:
+    start = initial_weights(RECIPE.model, seed=1)
+    ensemble = ShadowEvidence(task, seed=5, shadows=MIN_SHADOWS * 2).prepare(start, 1)
+    dice = np.random.default_rng(1)
+    with placed(tmp_path, store) as place:
+        blobs, submissions = place.blobs, []
+        for k in range(20):
+            moved = {
+                n: a + dice.normal(0, 0.01, a.shape).astype(a.dtype) if a.dtype == np.float32 else a
+                for n, a in start.items()
+            }
+            content = encode_model(moved)
+            digest = hashlib.sha256(content).digest()
+            said = submission(f"p{k:02d}", moved, UNIFORM[0], order=k + 1)
+            submissions.append(replace(said, model=blobs.put(content, digest), model_sha256=digest))
+        parts = {s.participant_id: (s.model, 7 + s.order) for s in submissions if isinstance(s.model, Path)}
+
+        def found(executor: Any) -> tuple[Any, bytes, list[float]]:
+            table = ShadowEvidence(task, seed=5, executor=executor).measurements(ensemble)
+            table.measure_all(submissions)
+            harms = table.aggregate(list(parts)).harms(list(parts), executor)
+            mean = aggregate(parts, tmp_path / "mean", executor=executor)
+            return table.assess().record, mean, list(harms.values())
+
+        here = found(None)
+        place.schedule()
+        workers = place.work()
+        executor = place.executor()
+        assert found(executor) == here
+        assert executor.trouble == ""
+        os.kill(children(workers)[0], signal.SIGKILL)
+        assert found(executor) == here
+
+
 def test_a_killed_worker_and_a_killed_scheduler_change_nothing(
     tmp_path: Path, task: EvidenceTask, alone: dict[str, Any]
 ) -> None:
@@ -211,10 +251,14 @@ def test_what_is_sent_holds_no_model_and_comes_out_as_it_went_in(tmp_path: Path)
     images = np.random.default_rng(1).random((200, 3, 8, 8))
     turned = np.asfortranarray(np.arange(40_000, dtype=np.float64).reshape(200, 200))
     packer = Packer(blobs)
-    content, digests = packer.pack(divmod, (model, {"x": images}, turned, ["few", np.arange(3)]))
+    file = blobs.put(b"a file", hashlib.sha256(b"a file").digest())
+    other = tmp_path / "other"
+    few = ["few", np.arange(3), file, other]
+    content, digests = packer.pack(divmod, (model, {"x": images}, turned, few))
     files = sorted((tmp_path / "models").rglob("*.safetensors"))
     assert {bytes.fromhex(path.stem) for path in files} == digests
-    assert len(digests) == 2
+    assert len(digests) == 3
+    assert str(file).encode() not in content
     assert model["w"].tobytes() not in content
     assert images.tobytes()[:100] not in content
     function, (got, samples, order, rest) = Unpacker(blobs).unpack(content)
@@ -228,8 +272,9 @@ def test_what_is_sent_holds_no_model_and_comes_out_as_it_went_in(tmp_path: Path)
     assert order.flags.f_contiguous
     np.testing.assert_array_equal(order, turned)
     np.testing.assert_array_equal(rest[1], np.arange(3))
+    assert rest[2:] == [file, other]
     # A file that is another now, and one that is gone, are found.
-    path = blobs.path(sorted(digests)[0])
+    path = blobs.path(sorted(digests - {blobs.digest(file)})[0])
     path.write_bytes(path.read_bytes()[:-1] + b"\xff")
     with pytest.raises(OSError, match="is damaged"):
         Unpacker(blobs).unpack(content)
