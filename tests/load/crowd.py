@@ -31,8 +31,8 @@ from tests.integration.market import (
     stream,
 )
 
-#: Enrolments of this process that run at once: each has a TLS handshake.
-ENROLLING = 20
+#: Enrolments of this process that run at once, over one connection: fewer than it has streams.
+ENROLLING = 12
 
 
 class Member:

@@ -63,7 +63,7 @@ def run_crowd(path: Path, participants: int, rounds: int) -> dict[str, float]:
             output = crowd.stdout.read()
             assert crowd.wait() == 0
             results.append(json.loads(output))
-        memory = peak_memory(process.pid)
+        memory, cpu = peak_memory(process.pid), cpu_seconds(process.pid)
     seconds = time.monotonic() - began
     report = verified(folder)
     assert report.counts.payments == participants * rounds
@@ -75,6 +75,7 @@ def run_crowd(path: Path, participants: int, rounds: int) -> dict[str, float]:
         "participants": participants,
         "rounds": rounds,
         "seconds": seconds,
+        "cpu_seconds": cpu,
         "enrol_seconds": max(result["enrol_seconds"] for result in results),
         "claim_p50": statistics.median(claims),
         "claim_p99": claims[int(0.99 * (len(claims) - 1))],
@@ -90,6 +91,12 @@ def peak_memory(pid: int) -> int:
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) << 10
     return 0
+
+
+def cpu_seconds(pid: int) -> float:
+    """What the process has used so far, in user and in system mode (Linux)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @pytest.mark.slow
