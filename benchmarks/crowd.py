@@ -3,8 +3,8 @@
 python -m benchmarks.crowd [--sizes 1000 10000] [--rounds 1]
 
 Participants are clients of the protocol in four processes, with a small model and no evidence (rule "paper"); the task
-ends and its ledger is verified. CPU time of the coordinator's process, and the peak of its memory less that of a task of
-`--sizes`' first tenth, so that what the process has anyhow is not counted.
+ends and its ledger is verified. CPU time of the coordinator's process, and the peak of its memory, less those of a task
+of a tenth of the first size, so that what the process has anyhow is not counted.
 """
 
 import argparse

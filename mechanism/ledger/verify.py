@@ -231,7 +231,7 @@ class _Verification:
         self._tables: StoredTables | None = None
         self._id_rows: Iterator[tuple[str, int]] | None = None
         self._receipt: TlogProof | None = None
-        self._key_rows: Iterator[tuple[int, int, bytes, bytes]] | None = None
+        self._key_rows: Iterator[tuple[int, int, bytes, bytes, str]] | None = None
         self._keys = 0, replay.key_history
 
     # Keys and heads
@@ -479,7 +479,10 @@ class _Verification:
             )  # so that the entry is the right one too
             mark = entry.id.rpartition("/")[2]
             rest = None if key is None else (*key[:3], key[4])
-            if rest != (number, index, self._replayed.key_history, mark) or made != self._replayed.key_history:
+            if (
+                rest != (number, index, self._replayed.key_history, mark)
+                or made != self._replayed.key_history
+            ):
                 message = f"entry {index} makes row {number}; the database says {key!r:.200}"
                 self._problem("table ledger_keys", message)
                 self._key_rows = None

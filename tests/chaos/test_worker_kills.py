@@ -21,7 +21,6 @@ import pytest
 
 from coordinator.aggregation import aggregate
 from coordinator.blobs import BlobStore, open_blobs
-from coordinator.config import WorkersSection
 from coordinator.folder import StateFolder
 from coordinator.packing import Packer, Unpacker
 from coordinator.remote_workers import RemoteExecutor
@@ -80,7 +79,7 @@ class Place:
         return process
 
     def executor(self, wait_seconds: float = 600) -> RemoteExecutor:
-        section = WorkersSection(executor=f"dask://127.0.0.1:{self.port}", wait_seconds=wait_seconds)
+        section = self.folder.config().workers.model_copy(update={"wait_seconds": wait_seconds})
         workers = open_workers(section, self.folder, self.blobs)
         found = workers._executor  # type: ignore[attr-defined]  # of the workers that are remote
         self.resources.callback(found.shutdown)
@@ -88,14 +87,14 @@ class Place:
 
 
 @contextmanager
-def placed(path: Path, store: str = "", state: str = "state") -> Iterator[Place]:
+def placed(path: Path, store: str = "", state: str = "state", device: str = "") -> Iterator[Place]:
     with ExitStack() as resources:
         path.mkdir(exist_ok=True)
         port, section = free_port(), ""
         if store:
             url = resources.enter_context(object_store(store, path / "store"))
             section = f'[s3]\nbucket = "{BUCKET}"\nendpoint = "{url}"\ncredentials = "s3.key"\n'
-        workers = f'[workers]\nexecutor = "dask://127.0.0.1:{port}"\n'
+        workers = f'[workers]\nexecutor = "dask://127.0.0.1:{port}"\ndevice = "{device}"\n'
         folder = make_folder(path / state, CONFIG + workers + section)
         if store:
             write_key(folder.path)
@@ -243,6 +242,18 @@ def test_a_worker_that_hangs_is_not_waited_for(
 
         assert record(task, place.executor(wait_seconds=8), stop) == alone
         assert stopped
+
+
+def test_workers_that_train_in_stacks_come_to_what_this_machine_comes_to_in_stacks(
+    tmp_path: Path, task: EvidenceTask
+) -> None:
+    together = replace(task, device="cpu")
+    with placed(tmp_path, device="cpu") as place:
+        place.schedule()
+        place.work(1)
+        executor = place.executor()
+        assert record(together, executor) == record(together, None)
+        assert executor.trouble == ""
 
 
 def test_what_is_sent_holds_no_model_and_comes_out_as_it_went_in(tmp_path: Path) -> None:

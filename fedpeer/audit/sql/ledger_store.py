@@ -212,7 +212,8 @@ class SqlLedgerStore:
 
     def extend_key_history(self, first: int, rows: Sequence[tuple[int, bytes, bytes]]) -> None:
         numbered = [
-            (number, *row, Entry.parse(row[2]).id.rpartition("/")[2]) for number, row in enumerate(rows, first)
+            (number, *row, Entry.parse(row[2]).id.rpartition("/")[2])
+            for number, row in enumerate(rows, first)
         ]
         insert_all(self._connection, KEYS, numbered)
         if self._locked_size is not None:
