@@ -19,10 +19,14 @@ _USER = "fedpeer"
 
 
 class PostgresqlServer:
-    """A server over a folder, which it keeps."""
+    """A server over a folder, which it keeps.
 
-    def __init__(self, programs: Path, folder: Path, user: str | None) -> None:
-        self._programs, self._folder, self._user = programs, folder, user
+    Args:
+        prefix: of its commands, by which they run as another user. Popen's own way forks, where threads of gRPC are.
+    """
+
+    def __init__(self, programs: Path, folder: Path, prefix: list[str]) -> None:
+        self._programs, self._folder, self._prefix = programs, folder, prefix
         self._process: subprocess.Popen[bytes] | None = None
         self.url = f"postgresql+psycopg://{_USER}@/postgres?host={folder}"
 
@@ -33,11 +37,10 @@ class PostgresqlServer:
         """Returns when it takes connections. What a killed one has left first has to end, so it is tried again."""
         give_up = time.monotonic() + PATIENCE
         command = [str(self._programs / "postgres"), "-D", str(self._data), "-k", str(self._folder)]
+        command = [*self._prefix, *command, "-c", "listen_addresses="]
         with (self._folder / "log").open("ab") as log:
             while True:
-                self._process = subprocess.Popen(
-                    [*command, "-c", "listen_addresses="], cwd="/", stdout=log, stderr=log, user=self._user
-                )
+                self._process = subprocess.Popen(command, cwd="/", stdout=log, stderr=log)
                 while self._process.poll() is None:
                     if self._run("pg_isready", "-q", "-h", str(self._folder)).returncode == 0:
                         return
@@ -54,9 +57,8 @@ class PostgresqlServer:
         return self._folder / "data"
 
     def _run(self, program: str, *words: str) -> "subprocess.CompletedProcess[bytes]":
-        return subprocess.run(
-            [str(self._programs / program), *words], cwd="/", user=self._user, stdout=subprocess.DEVNULL
-        )
+        command = [*self._prefix, str(self._programs / program), *words]
+        return subprocess.run(command, cwd="/", stdout=subprocess.DEVNULL)
 
 
 @contextmanager
@@ -69,10 +71,11 @@ def postgresql_server() -> Iterator[PostgresqlServer]:
         pytest.skip("needs PostgreSQL's server programs: apt-get install postgresql")
     # Not below pytest's folder, which only its owner can enter; the server refuses to run as root.
     folder = Path(tempfile.mkdtemp(prefix="fedpeer-pg."))
-    user = "postgres" if os.getuid() == 0 else None
-    if user is not None:
-        shutil.chown(folder, user)
-    server = PostgresqlServer(found[-1], folder, user)
+    prefix = []
+    if os.getuid() == 0:
+        shutil.chown(folder, "postgres")
+        prefix = ["setpriv", "--reuid", "postgres", "--regid", "postgres", "--clear-groups"]
+    server = PostgresqlServer(found[-1], folder, prefix)
     try:
         server.initialise()
         server.start()

@@ -32,7 +32,7 @@ from tests.integration.market import (
 )
 
 #: Enrolments of this process that run at once, over one connection: fewer than it has streams.
-ENROLLING = 12
+ENROLLING = 6
 
 
 class Member:

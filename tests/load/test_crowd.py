@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.serving import cpu_seconds
 from coordinator.folder import StateFolder
 from coordinator.opening import prepare_task
 from coordinator.operator import Operator
@@ -91,12 +92,6 @@ def peak_memory(pid: int) -> int:
         if line.startswith("VmHWM:"):
             return int(line.split()[1]) << 10
     return 0
-
-
-def cpu_seconds(pid: int) -> float:
-    """What the process has used so far, in user and in system mode (Linux)."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @pytest.mark.slow
