@@ -102,6 +102,10 @@ check-protos: $(PROTOS_STAMP)
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks
 
+# Shadows that train together on a CUDA device against one core; says so where torch finds none.
+bench-gpu: $(STAMP)
+	$(BIN)/python -m benchmarks.device
+
 # Rounds beside Flower, which `make bench` only compares with where this environment is there.
 bench-flower: $(STAMP) $(FLOWER_VENV)/.installed
 	$(BIN)/python -m benchmarks.rounds --flower $(FLOWER_VENV)/bin/python

@@ -12,6 +12,8 @@ RUNS = (
     ("benchmarks.ledger", "verify"),
     ("benchmarks.evidence",),
     ("benchmarks.workers",),
+    ("benchmarks.participants",),
+    ("benchmarks.device",),
     ("benchmarks.aggregation",),
     ("benchmarks.uploads",),
     ("benchmarks.rounds",),

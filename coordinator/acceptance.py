@@ -78,12 +78,9 @@ def _check_claims(terms: Terms) -> None:
 def _check_peers(terms: Terms) -> None:
     """That a participant's peers of a round fit an entry, which lists them in one line."""
     drawn = min(terms.rule.peers, terms.schedule.capacity - 1)
-
-    def line(count: int) -> int:
-        return len(canonical_bytes([_LONGEST_ID, [_LONGEST_ID] * count]))
-
-    if line(drawn) > entries.PART_BYTES:
-        most = (entries.PART_BYTES - line(0)) // (line(1) - line(0) + 1)
+    alone, with_one = (len(canonical_bytes([_LONGEST_ID, [_LONGEST_ID] * count])) for count in (0, 1))
+    most = (entries.PART_BYTES - alone) // (with_one - alone + len(","))
+    if drawn > most:
         raise FieldError(
             "rule.peers", terms.rule.peers, f"at most {most}, which an entry of the ledger holds"
         )

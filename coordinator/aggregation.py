@@ -13,9 +13,8 @@ Source: McMahan et al. 2017, algorithm 1.
 
 import hashlib
 import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -27,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedpeer.learning.mean import WeightedSum
+from fedpeer.learning.side_by_side import side_by_side
 from fedpeer.protocol.model_file import (
     ModelFile,
     ModelFileError,
@@ -46,6 +46,9 @@ _BLOCK = 1 << 17
 
 #: Threads that accumulate: NumPy releases the interpreter's lock. More than a few only wait for the memory.
 _THREADS = min(4, os.cpu_count() or 1)
+
+#: Blocks that are handed out to an executor while the first of them is waited for: 16 MiB of a mean.
+_AHEAD = 32
 
 #: Bytes, counted from the start of a file or of a row of tensors.
 _Offsets = npt.NDArray[np.int64]
@@ -89,6 +92,7 @@ def merge(
     state: Path | None,
     target: Path,
     state_target: Path,
+    executor: Executor | None = None,
 ) -> Merged:
     """What follows from a round by the task's aggregation, written to `target` and `state_target`.
 
@@ -96,13 +100,14 @@ def merge(
         parts: as in `aggregate`.
         start: the model that the round began from.
         state: the server's, as the last round left it; None before the first.
+        executor: as in `aggregate`.
 
     Raises:
         FieldError: as `aggregate`; a step that leaves the contract.
     """
     if isinstance(rule, FedAvg):
-        return Merged(aggregate(parts, target))
-    digest = aggregate(parts, target, _ServerStep(rule, start, state, state_target))
+        return Merged(aggregate(parts, target, executor=executor))
+    digest = aggregate(parts, target, _ServerStep(rule, start, state, state_target), executor)
     try:
         check_model(target, contract)
     except ModelFileError as error:
@@ -115,7 +120,10 @@ def merge(
 
 
 def aggregate(
-    parts: Mapping[str, tuple[Path, int]], target: Path, server: "_ServerStep | None" = None
+    parts: Mapping[str, tuple[Path, int]],
+    target: Path,
+    server: "_ServerStep | None" = None,
+    executor: Executor | None = None,
 ) -> bytes:
     """Writes the mean of the participants' models to `target`, a safetensors file; returns its SHA-256.
 
@@ -123,6 +131,7 @@ def aggregate(
         parts: model file and weight, samples n_k >= 1, by participant id; files of one layout, checked against the
             task's contract before.
         server: moves from its start toward the mean, and its state with it.
+        executor: works out blocks of plain means; None: threads of this process do. What a server steps they always do.
 
     Raises:
         FieldError: no part, a weight below 1, or layouts that differ.
@@ -151,9 +160,12 @@ def aggregate(
             files = [(path, found[chosen]) for path, found in zip(paths, starts, strict=True)]
             if server is not None and steps:
                 files.append((server.start, server.offsets[chosen]))
-            for block in _side_by_side(
-                threads, _blocks(files, sizes, weights, dtype, server if steps else None)
-            ):
+            blocks = _blocks(files, sizes, weights, dtype, server if steps else None)
+            if executor is not None and not steps:
+                made = side_by_side(executor, blocks, _AHEAD)
+            else:
+                made = side_by_side(threads, blocks, _THREADS)
+            for block in made:
                 _emit(out, digest, block)
     return digest.digest()
 
@@ -180,17 +192,6 @@ def _starts(name: str, file: ModelFile, specs: Sequence[TensorSpec]) -> _Offsets
 def _emit(out: BinaryIO, digest: "hashlib._Hash", data: bytes) -> None:
     out.write(data)
     digest.update(data)
-
-
-def _side_by_side(threads: ThreadPoolExecutor, work: Iterable[Callable[[], bytes]]) -> Iterator[bytes]:
-    """What each piece of work comes to, in order; as many as there are threads are ahead."""
-    ahead: deque[Future[bytes]] = deque()
-    for piece in work:
-        ahead.append(threads.submit(piece))
-        if len(ahead) > _THREADS:
-            yield ahead.popleft().result()
-    while ahead:
-        yield ahead.popleft().result()
 
 
 def _blocks(

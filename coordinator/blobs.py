@@ -62,6 +62,13 @@ class BlobStore:
         """Where the file of `digest` lies or would lie in the folder; `fetch` sees that it does."""
         return self._folder / _name(digest)
 
+    def digest(self, path: Path) -> bytes | None:
+        """Of a file in the folder, by its name; None for any other path."""
+        named = _NAME.fullmatch("/".join(path.parts[-2:]))
+        if named is None or path.parent.parent != self._folder:
+            return None
+        return bytes.fromhex(named[1])
+
     def holds(self, digest: bytes) -> bool:
         return self.path(digest).is_file()
 

@@ -33,7 +33,6 @@ from coordinator.errors import ConfigError, TaskError
 from fedpeer.protocol.limits import (
     MAX_BYTES_PER_HOUR,
     MAX_CONCURRENT_UPLOADS,
-    MAX_PARTICIPANTS,
     MAX_PHASE_SECONDS,
     MAX_REQUESTS_PER_SECOND,
     MAX_ROUNDS,
@@ -186,16 +185,22 @@ class S3Section(Section):
     cache_bytes: float = Field(20 << 30, gt=0)
 
 
+#: Of torch: what models are trained on together; empty: one after another.
+_DEVICE = r"^(|cpu|cuda(:[0-9]{1,2})?)$"
+
+
 class WorkersSection(Section):
     """Who trains shadow models.
 
     Attributes:
         executor: "local", or "dask://host:port" of a scheduler; needs the extra fedpeer[dask].
         wait_seconds: how long nothing may come back from workers before this machine does their work, too.
+        device: of torch, on which shadows train together: "cuda", "cuda:1", "cpu"; empty: one after another on the CPU.
     """
 
     executor: str = Field("local", pattern=r"^(local|dask://[^/@\s]+:[0-9]{1,5})$")
     wait_seconds: float = Field(300, gt=0)
+    device: str = Field("", pattern=_DEVICE)
 
 
 class TracingSection(Section):
@@ -359,10 +364,12 @@ class WorkerConfig(Section):
     Attributes:
         scheduler: dask://host:port.
         models: the coordinator's folder of model files, as this machine sees it; not where [s3] names a bucket.
+        device: as the coordinator's `workers.device`.
     """
 
     scheduler: str = Field(pattern=r"^dask://[^/@\s]+:[0-9]{1,5}$")
     models: str = ""
+    device: str = Field("", pattern=_DEVICE)
     s3: S3Section = S3Section()
 
     @model_validator(mode="after")
@@ -449,7 +456,7 @@ class RuleSection(Section):
 class ScheduleSection(Section):
     rounds: int = Field(le=MAX_ROUNDS)
     quorum: int = 3
-    capacity: int = Field(le=MAX_PARTICIPANTS)
+    capacity: int
     effort_seconds: int = Field(3600, le=MAX_PHASE_SECONDS)
     round_seconds: int = Field(3600, le=MAX_PHASE_SECONDS)
     dispute_seconds: int = Field(0, le=MAX_PHASE_SECONDS)

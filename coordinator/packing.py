@@ -4,7 +4,8 @@
     Unpacker(blobs).unpack(content)      # elsewhere, over the same store
 
 Models (tensors by name) and large arrays are written to the store once, as safetensors, under their SHA-256, and read
-from it by who unpacks; what is left is pickled, and must come over a line on which both ends are known.
+from it by who unpacks; the path of a file of the store becomes that of the same file there. What is left is pickled,
+and must come over a line on which both ends are known.
 """
 
 import hashlib
@@ -33,8 +34,16 @@ _KEPT = 8
 #: Kinds of NumPy's types that safetensors has.
 _KINDS = "fiub"
 
+#: Files whose content is known to be right where calls are unpacked.
+_LOOKED_AT = 100_000
+
 #: The name of an array that stands alone in its file.
 _ALONE = "array"
+
+#: In the place of names: the path is what is wanted.
+_FILE = "file"
+
+_Reference = tuple[bytes, list[str] | str | None]
 
 
 class Packer:
@@ -48,7 +57,7 @@ class Packer:
     def pack(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[bytes, set[bytes]]:
         """The call in bytes, and the digests that it needs. Raises OSError where the store takes nothing just now."""
         buffer = io.BytesIO()
-        pickler = _Pickler(buffer, self._digest)
+        pickler = _Pickler(buffer, self._digest, self._blobs)
         pickler.dump((function, arguments))
         return buffer.getvalue(), pickler.digests
 
@@ -71,6 +80,7 @@ class Unpacker:
     def __init__(self, blobs: BlobStore) -> None:
         self._blobs = blobs
         self._read: OrderedDict[bytes, dict[str, Any]] = OrderedDict()
+        self._looked_at: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
 
     def unpack(self, content: bytes) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """Function and arguments.
@@ -80,30 +90,48 @@ class Unpacker:
             OSError: it cannot be read just now, or holds something else.
         """
         found: tuple[Callable[..., Any], tuple[Any, ...]] = _Unpickler(
-            io.BytesIO(content), self._tensors
+            io.BytesIO(content), self._tensors, self._file
         ).load()
         return found
 
     def _tensors(self, digest: bytes) -> dict[str, Any]:
         if digest not in self._read:
-            path: Path = self._blobs.fetch(digest)
-            if file_digest(path) != digest:
-                raise BucketError(f"{path} is damaged: its SHA-256 is not {digest.hex()}")
-            self._read[digest] = open_model(path).weights()
+            self._read[digest] = open_model(self._file(digest)).weights()
             while len(self._read) > _KEPT:
                 self._read.popitem(last=False)
         self._read.move_to_end(digest)
         return self._read[digest]
 
+    def _file(self, digest: bytes) -> Path:
+        """The file of a digest. Its content is looked at once: many calls may want parts of one large model."""
+        path = self._blobs.fetch(digest)
+        found = path.stat()
+        seen = found.st_ino, found.st_size
+        if self._looked_at.get(digest) != seen:
+            if file_digest(path) != digest:
+                raise BucketError(f"{path} is damaged: its SHA-256 is not {digest.hex()}")
+            self._looked_at[digest] = seen
+            while len(self._looked_at) > _LOOKED_AT:
+                self._looked_at.popitem(last=False)
+        return path
+
 
 class _Pickler(pickle.Pickler):
-    def __init__(self, file: BinaryIO, digest: Callable[[Any, dict[str, Any]], bytes]) -> None:
+    def __init__(
+        self, file: BinaryIO, digest: Callable[[Any, dict[str, Any]], bytes], blobs: BlobStore
+    ) -> None:
         super().__init__(file, protocol=5)
-        self._digest = digest
+        self._digest, self._blobs = digest, blobs
         self.digests: set[bytes] = set()
 
-    def persistent_id(self, value: Any) -> tuple[bytes, list[str] | None] | None:
-        """Digest and names of tensors in their order, None for an array; None for all else."""
+    def persistent_id(self, value: Any) -> "_Reference | None":
+        """Digest and names of tensors in their order, None for an array, "file" for a path; None for all else."""
+        if isinstance(value, Path):
+            stored = self._blobs.digest(value)
+            if stored is None:
+                return None
+            self.digests.add(stored)
+            return stored, _FILE
         if type(value) is dict and value and all(_stored(each) for each in value.values()):
             if not all(isinstance(name, str) and name for name in value):
                 return None
@@ -118,12 +146,19 @@ class _Pickler(pickle.Pickler):
 
 
 class _Unpickler(pickle.Unpickler):
-    def __init__(self, file: BinaryIO, tensors: Callable[[bytes], dict[str, Any]]) -> None:
-        super().__init__(file)
-        self._tensors = tensors
+    def __init__(
+        self,
+        content: BinaryIO,
+        tensors: Callable[[bytes], dict[str, Any]],
+        file: Callable[[bytes], Path],
+    ) -> None:
+        super().__init__(content)
+        self._tensors, self._file = tensors, file
 
-    def persistent_load(self, reference: tuple[bytes, list[str] | None]) -> Any:
+    def persistent_load(self, reference: "_Reference") -> Any:
         digest, names = reference
+        if names == _FILE:
+            return self._file(digest)
         tensors = self._tensors(digest)
         return tensors[_ALONE] if names is None else {name: tensors[name] for name in names}
 

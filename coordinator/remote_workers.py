@@ -44,6 +44,9 @@ Result = TypeVar("Result")
 
 log = structlog.get_logger()
 
+#: Bytes of a round's models from which workers do their mean: fewer this process reads in a few seconds.
+_WORTH_WORKERS = 4 << 30
+
 #: Seconds between looks at what is outstanding where nothing happens.
 _LOOK = 1.0
 
@@ -88,6 +91,7 @@ class RemoteExecutor(Executor):
         blobs: the store that this process and all workers see.
         local: does calls on this machine.
         wait_seconds: how long nothing may come back before this machine joins in.
+        device: of torch, on which they and this process train models together; empty: one after another.
     """
 
     def __init__(
@@ -97,9 +101,10 @@ class RemoteExecutor(Executor):
         blobs: BlobStore,
         local: Executor,
         wait_seconds: float,
+        device: str = "",
     ) -> None:
         self._address, self._security = address, security
-        self._packer, self._local, self._wait = Packer(blobs), local, wait_seconds
+        self._packer, self._local, self._wait, self._device = Packer(blobs), local, wait_seconds, device
         self._calls: list[_Call] = []
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
@@ -191,7 +196,7 @@ class RemoteExecutor(Executor):
             return
         from fedpeer.learning.arithmetic import arithmetic, arithmetic_digest
 
-        own = RESOURCE + arithmetic_digest(arithmetic())
+        own = RESOURCE + arithmetic_digest(arithmetic(self._device))
         workers = client.scheduler_info(n_workers=-1)["workers"].values()
         fitting = sum(own in worker["resources"] for worker in workers)
         if not fitting:
@@ -225,7 +230,7 @@ class RemoteExecutor(Executor):
                 self._changed.notify()
                 return
             found, result = done.result()
-            if dict(found) != dict(arithmetic()):
+            if dict(found) != dict(arithmetic(self._device)):
                 call.failures = _FAILURES
                 log.warning("a worker computes otherwise than it said", arithmetic=found)
                 self._changed.notify()
@@ -295,16 +300,25 @@ class RemoteWorkers(LocalWorkers):
     """Workers by address, for all that is heavy."""
 
     def __init__(self, section: WorkersSection, security: "Callable[[], Security]", blobs: BlobStore) -> None:
+        super().__init__(section.device)
         try:
             import distributed  # noqa: F401
         except ImportError as error:
             raise ConfigError(f"workers.executor cannot be used: {missing(error) or error}") from None
         self._executor = RemoteExecutor(
-            section.executor.removeprefix("dask://"), security, blobs, self.pool(), section.wait_seconds
+            section.executor.removeprefix("dask://"),
+            security,
+            blobs,
+            self.pool(),
+            section.wait_seconds,
+            section.device,
         )
 
     def for_shadows(self, recipe: Recipe, validation: Samples, shadows: int) -> Executor | None:
         return self._executor if heavy(recipe, validation, shadows) else None
+
+    def for_means(self, size: int) -> Executor | None:
+        return self._executor if size >= _WORTH_WORKERS else None
 
     @property
     def trouble(self) -> str:
@@ -329,15 +343,16 @@ def perform(content: bytes) -> tuple[dict[str, str], Any]:
     from fedpeer.learning.arithmetic import arithmetic
 
     torch.set_num_threads(1)
-    function, arguments = _unpacker().unpack(content)
-    return dict(arithmetic()), function(*arguments)
+    unpacker, device = _here()
+    function, arguments = unpacker.unpack(content)
+    return dict(arithmetic(device)), function(*arguments)
 
 
-_opened: dict[str, Unpacker] = {}
+_opened: dict[str, tuple[Unpacker, str]] = {}
 
 
-def _unpacker() -> Unpacker:
-    """That of this process, over the store that its folder names."""
+def _here() -> tuple[Unpacker, str]:
+    """Over the store that this process's folder names; and the device that it names."""
     folder = Path(os.environ[WORKER_FOLDER])
     if str(folder) not in _opened:
         config = read_config(folder / WORKER_FILE, WorkerConfig)
@@ -345,7 +360,7 @@ def _unpacker() -> Unpacker:
         blobs = open_blobs(models, config.s3, folder)
         if config.s3.bucket:  # its folder has copies, which are counted
             blobs.prepare()
-        _opened[str(folder)] = Unpacker(blobs)
+        _opened[str(folder)] = Unpacker(blobs), config.device
     return _opened[str(folder)]
 
 

@@ -514,7 +514,14 @@ class TaskRunner:
         target, state_target = spool.scratch(f"{row.id}.mean"), spool.scratch(f"{row.id}.state")
         before = None if state is None else blobs.fetch(state)
         merged = merge(
-            parts, terms.aggregation, terms.contract, blobs.fetch(start), before, target, state_target
+            parts,
+            terms.aggregation,
+            terms.contract,
+            blobs.fetch(start),
+            before,
+            target,
+            state_target,
+            self._work.workers.for_means(sum(path.stat().st_size for path, _ in parts.values())),
         )
         blobs.adopt(target, merged.model_sha256)
         if merged.state_sha256 is not None:

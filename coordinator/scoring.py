@@ -214,20 +214,23 @@ def shadow_evidence(
 
     terms = row.terms
     shadows, later = EvidenceSection(**row.settings["evidence"]).counts()
+    workers = workers or LocalWorkers()
     return ShadowEvidence(
-        evidence_task(data, row, workload),
+        evidence_task(data, row, workload, workers.device),
         evidence_seed(row.root),
         shadows=shadows,
         later=later,
-        executor=(workers or LocalWorkers()).for_shadows(terms.recipe, data.validation, shadows),
+        executor=workers.for_shadows(terms.recipe, data.validation, shadows),
         validation_sha256=terms.validation_commitment.hex(),
         scores=[terms.rule.name],
         report=report,
     )
 
 
-def evidence_task(data: LearnerData, row: TaskRow, workload: "Workload") -> "EvidenceTask":
-    """What a task's evidence is taken of. Raises EvidenceError: too few samples of a stratum."""
+def evidence_task(data: LearnerData, row: TaskRow, workload: "Workload", device: str = "") -> "EvidenceTask":
+    """What a task's evidence is taken of, with its shadows on a device. Raises EvidenceError: too few samples of a
+    stratum.
+    """
     from fedpeer.evidence import EvidenceTask
 
     terms = row.terms
@@ -240,6 +243,7 @@ def evidence_task(data: LearnerData, row: TaskRow, workload: "Workload") -> "Evi
         strata_are_classes=isinstance(terms.strata, Labels) and workload.classes == data.strata,
         reference=terms.reference,
         whole_from=Fraction(terms.rule.whole_from),
+        device=device,
     )
 
 

@@ -13,13 +13,14 @@ from coordinator.storage.rounds import SettlementRow
 from coordinator.storage.tasks import TaskRow
 from coordinator.transaction import Transaction
 from fedpeer.protocol.errors import Code, Refusal
+from fedpeer.protocol.limits import PARTICIPANTS_AT_ONCE
 from mechanism.errors import FieldError
 from mechanism.ledger.entries import verdict_id
 
 log = structlog.get_logger()
 
-#: Payments of the last settled rounds that are kept in memory, for all tasks together.
-_KEPT_LINES = 8000
+#: Payments of the last settled rounds that are kept in memory, for all tasks together; of a round with more none are.
+_KEPT_LINES = PARTICIPANTS_AT_ONCE
 
 
 @dataclass(frozen=True)
@@ -64,8 +65,9 @@ class Settlements:
     async def of_event(self, row: TaskRow, round_: int, name: str) -> PaidRound | None:
         """`line` of the last settled round, read once for all who get the event.
 
-        None where it is not kept: for a name that did not train, for another round, where it cannot be read now, and
-        for a task that ended before anybody asked. The participant then asks for its `line`.
+        None where it is not kept: for a name that did not train, for another round, where it cannot be read now, in a
+        round of more than are kept, and for a task that ended before anybody asked. The participant then asks for its
+        `line`.
         """
         kept = self._kept.get(row.id)
         if kept is None or kept.round < round_:
@@ -80,7 +82,9 @@ class Settlements:
         return (await asyncio.shield(kept.lines)).get(name)  # others wait for it too
 
     async def _read(self, task_id: str, round_: int) -> Mapping[str, PaidRound]:
-        def read(t: Transaction) -> dict[str, PaidRound]:
+        def read(t: Transaction) -> dict[str, PaidRound] | None:
+            if t.market.count_claims(task_id) > _KEPT_LINES:
+                return None
             lines = t.market.round_settlements(task_id, round_)
             proofs = self._transact.covered(t, [line.ledger_index for line in lines])
             kept = t.market.openings_of_round(task_id, round_, "verdict")
@@ -93,6 +97,8 @@ class Settlements:
 
         try:
             found = await self._transact.read(read)
+            if found is None:
+                return {}
         except Exception as error:
             log.warning("payments do not come with the event", task=task_id, round=round_, why=str(error))
             found = {}

@@ -14,9 +14,11 @@ from concurrent.futures.process import BrokenProcessPool
 from functools import cache
 from typing import Any, TypeVar
 
+from coordinator.errors import ConfigError
 from coordinator.workload import runs_apart
 from fedpeer.learning.samples import Samples
 from fedpeer.learning.workers import begin_worker
+from fedpeer.terminal import counted
 from mechanism.terms import Recipe
 
 Result = TypeVar("Result")
@@ -67,11 +69,26 @@ _workers = cache(ShadowWorkers)
 
 
 class LocalWorkers:
-    """Who does heavy work: the cores of this machine."""
+    """Who does heavy work: the cores of this machine.
+
+    Args:
+        device: of torch, on which shadows train together; empty: one after another on the CPU.
+    """
+
+    def __init__(self, device: str = "") -> None:
+        self.device = device
 
     def for_shadows(self, recipe: Recipe, validation: Samples, shadows: int) -> Executor | None:
-        """The executor that trains a round's shadows; None: they are little work, the calling thread does it."""
+        """The executor that trains a round's shadows; None: they are little work, the calling thread does it, or one
+        device does all of them.
+        """
+        if self.device.startswith("cuda"):
+            return None
         return self.pool() if heavy(recipe, validation, shadows) and _wanted(recipe) else None
+
+    def for_means(self, size: int) -> Executor | None:
+        """The executor that works out the mean of models of so many bytes in all; None: threads of this process do."""
+        return None
 
     def pool(self) -> Executor:
         """A process for each core."""
@@ -94,6 +111,20 @@ class LocalWorkers:
 
     def close(self) -> None:
         """Gives up calls in progress. The processes of this machine end with it."""
+
+
+def check_device(device: str) -> None:
+    """Raises ConfigError where models cannot be trained on a device of torch; the empty one is no device."""
+    if not device.startswith("cuda"):
+        return
+    import torch
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if int(device.partition(":")[2] or 0) >= count:
+        raise ConfigError(
+            f"workers.device is {device!r}, and torch finds {counted(count, 'CUDA device')} on this machine; expected "
+            'one that is there, or "" for the CPU'
+        )
 
 
 def heavy(recipe: Recipe, validation: Samples, shadows: int) -> bool:

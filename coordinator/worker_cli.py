@@ -15,6 +15,7 @@ import typer
 from coordinator.config import WORKER_FILE, WorkerConfig, read_config
 from coordinator.errors import ServeError
 from coordinator.remote_workers import RESOURCE, WORKER_FOLDER
+from coordinator.shadow_workers import check_device
 from coordinator.worker_folders import worker_security
 from fedpeer.terminal import configure_logs
 
@@ -53,8 +54,9 @@ def run(
     from fedpeer.learning.arithmetic import arithmetic, arithmetic_digest
 
     count = processes or len(os.sched_getaffinity(0))
-    found = arithmetic()
     config = read_config(folder / WORKER_FILE, WorkerConfig)
+    check_device(config.device)
+    found = arithmetic(config.device)
     options: dict[str, Any] = {
         "nthreads": 1,
         "security": worker_security(folder),

@@ -22,7 +22,7 @@ from coordinator.config import WORKER_FILE, ServiceConfig, WorkerConfig, Workers
 from coordinator.errors import ConfigError, FolderError
 from coordinator.folder import StateFolder, write_private
 from coordinator.remote_workers import RemoteWorkers
-from coordinator.shadow_workers import LocalWorkers
+from coordinator.shadow_workers import LocalWorkers, check_device
 from fedpeer.audit.input_files import MAX_PEM_BYTES, SourceError, read_bytes
 from fedpeer.protocol.certificates import Identity, issue_worker_certificate, make_authority
 
@@ -42,8 +42,9 @@ _KEY = "s3.key"
 
 def open_workers(section: WorkersSection, folder: StateFolder, blobs: BlobStore) -> LocalWorkers:
     """The workers that a coordinator's configuration names. Raises ConfigError where they cannot be used."""
+    check_device(section.device)
     if section.executor == "local":
-        return LocalWorkers()
+        return LocalWorkers(section.device)
 
     def security() -> "Security":
         authority = workers_authority(folder)
@@ -107,6 +108,7 @@ def make_worker_folder(folder: StateFolder, target: Path, name: str) -> WorkerCo
     made = WorkerConfig(
         scheduler=config.workers.executor,
         models="" if s3.bucket else str(folder.models.absolute()),
+        device=config.workers.device,
         **({"s3": s3} if s3.bucket else {}),
     )
     try:

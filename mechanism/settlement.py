@@ -25,7 +25,7 @@ Sources: Pang et al. 2025, equation (7) for the payment; docs/mechanism.md for t
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
 from fractions import Fraction
@@ -235,6 +235,23 @@ class Settlement:
         return sum(payment.paid_micro for payment in self.payments) + self.rounding_micro
 
 
+@dataclass(frozen=True)
+class _Without(Collection[str]):
+    """Everyone but some of them."""
+
+    everyone: frozenset[str]
+    gone: Set[str]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.everyone and name not in self.gone
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self.everyone if name not in self.gone)
+
+    def __len__(self) -> int:
+        return len(self.everyone) - len(self.gone)
+
+
 #: A rule: (terms, participant, its peers) to what a participant of weight 1 gets before penalty and fee, in credits.
 PaymentRule = Callable[[Terms, Outcome, Sequence[Outcome]], Decimal]
 
@@ -356,13 +373,19 @@ def drawn_peers(
         meetings: of the rounds of the task before; None: there is none. Under `verified` the least met are drawn.
     """
     everyone = frozenset(name for name, assessment in by_id.items() if assessment.scored)
+    members: dict[str | None, set[str]] = {None: set()}
+    for name in everyone:
+        if (cluster := by_id[name].cluster) is not None:
+            members.setdefault(cluster, set()).add(name)
+    # Without a copy of everyone for each cluster, so that a round takes linear time.
+    candidates = {
+        cluster: _Without(everyone, gone) if gone else everyone for cluster, gone in members.items()
+    }
     spread = meetings if terms.rule.name == "verified" else None
     peers = {}
     for name in everyone:
-        # Those without a cluster share one set of candidates, so that a round takes linear time.
-        candidates = everyone if by_id[name].cluster is None else peer_candidates(by_id[name], by_id)
         met = NOBODY if spread is None else spread.of(name)
-        peers[name] = draw.peers(name, candidates, terms.rule.peers, met)
+        peers[name] = draw.peers(name, candidates[by_id[name].cluster], terms.rule.peers, met)
     return peers
 
 

@@ -173,8 +173,8 @@ class Recipe:
             raise FieldError("recipe.proximal", self.proximal, "a decimal of at least 0")
 
 
-#: Rounds and participants of a task. Each round is a reservation in the log, and a verifier makes all of them.
-MAX_ROUNDS, MAX_PARTICIPANTS = 10_000, 10_000
+#: Rounds of a task. Each is a reservation in the log, and a verifier makes all of them.
+MAX_ROUNDS = 10_000
 
 
 @dataclass(frozen=True)

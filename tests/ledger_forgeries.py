@@ -1560,13 +1560,13 @@ def a_failure_cannot_have_been_reported() -> Cases:
 
 
 @forgery("a task has at most")
-def a_task_has_more_rounds_or_places_than_any_may_have() -> Cases:
-    for change in ({"rounds": 10_001}, {"rounds": 10**8}, {"capacity": 10_001}, {"capacity": 10**9}):
+def a_task_has_more_rounds_than_any_may_have() -> Cases:
+    for rounds in (10_001, 10**8):
         history = started()
-        schedule = replace(history.terms.schedule, **change)
+        schedule = replace(history.terms.schedule, rounds=rounds)
         large = replace(history.terms, schedule=schedule, budget_micro=2**53 - 1)
         history.log.write(*entries.published(large))
-        yield f"{change}", history.log.entries
+        yield f"{rounds} rounds", history.log.entries
 
 
 @forgery("the budget of", "expected the reservation", "is missing")

@@ -15,7 +15,7 @@ import threading
 import urllib.request
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -42,40 +42,64 @@ def write_key(folder: Path) -> None:
     path.chmod(0o600)
 
 
-@contextmanager
-def object_store(kind: str, folder: Path) -> Iterator[str]:
-    """URL of a store with an empty bucket, which ends with the block; `folder` is made."""
-    (folder / BUCKET).mkdir(parents=True)
-    with ExitStack() as resources:
-        port = free_port()
-        url = f"http://127.0.0.1:{port}"
-        environment = dict(os.environ)
-        if kind == "moto":
-            command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+class StoreProcess:
+    """A store over a folder, which is made, with an empty bucket. What rclone's keeps outlives its process."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        (folder / BUCKET).mkdir(parents=True)
+        self._kind, self._folder, self._port = kind, folder, free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        self.url = f"http://127.0.0.1:{self._port}"
+
+    def start(self) -> None:
+        """Returns when it answers."""
+        environment, listen = dict(os.environ), f"127.0.0.1:{self._port}"
+        if self._kind == "moto":
+            command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self._port)]
         else:
             command = [
                 _rclone(),
                 "serve",
                 "s3",
                 "--addr",
-                f"127.0.0.1:{port}",
+                listen,
                 "--vfs-cache-mode",
                 "off",
-                str(folder),
+                str(self._folder),
             ]
             environment |= {
                 "RCLONE_AUTH_KEY": f'"{ACCESS_KEY},{SECRET_KEY}"',
-                "RCLONE_CONFIG": str(folder / "none"),
+                "RCLONE_CONFIG": str(self._folder / "none"),
             }
-        log = resources.enter_context((folder / "store.log").open("wb"))
-        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
-        resources.callback(process.wait)
-        resources.callback(process.kill)
-        while not _answers(port):
-            assert process.poll() is None, (folder / "store.log").read_text()
-        if kind == "moto":
-            urllib.request.urlopen(urllib.request.Request(f"{url}/{BUCKET}", method="PUT")).close()
-        yield url
+        with (self._folder / "store.log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+        while not _answers(self._port):
+            assert self._process.poll() is None, (self._folder / "store.log").read_text()
+        if self._kind == "moto":
+            urllib.request.urlopen(urllib.request.Request(f"{self.url}/{BUCKET}", method="PUT")).close()
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+
+@contextmanager
+def store_process(kind: str, folder: Path) -> Iterator[StoreProcess]:
+    """A store that serves, until the block ends."""
+    store = StoreProcess(kind, folder)
+    store.start()
+    try:
+        yield store
+    finally:
+        store.kill()
+
+
+@contextmanager
+def object_store(kind: str, folder: Path) -> Iterator[str]:
+    """URL of a store with an empty bucket, which ends with the block; `folder` is made."""
+    with store_process(kind, folder) as store:
+        yield store.url
 
 
 @dataclass

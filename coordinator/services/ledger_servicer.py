@@ -37,8 +37,8 @@ class LedgerServicer(ledger_pb2_grpc.LedgerServicer):
             if request.first > count:
                 raise FieldError("first", request.first, f"at most {count}, the enrolments and revocations")
             rows = list(t.ledger_store.keys(request.first, LEDGER_BATCH_ENTRIES))
-            found = list(_filling((data for _, _, _, data in rows), LEDGER_BATCH_BYTES))
-            indices = [index for _, index, _, _ in rows[: len(found)]]
+            found = list(_filling((row[3] for row in rows), LEDGER_BATCH_BYTES))
+            indices = [row[1] for row in rows[: len(found)]]
             return ledger_pb2.Keys(count=count, proof=proof, entries=found, indices=indices)
 
         return await self._transact.read(read)

@@ -108,7 +108,7 @@ class DatabaseSource:
         for entry_id, index in _IDS.stream(self._connection, at_once=1000):
             yield entry_id, int(index)
 
-    def keys(self) -> Iterator[tuple[int, int, bytes, bytes]]:
+    def keys(self) -> Iterator[tuple[int, int, bytes, bytes, str]]:
         return self._store.keys()
 
     def tiles(self) -> int:

@@ -11,6 +11,7 @@ likeness    of two models, beyond what their mixes have in common
 comparing   what samples two models have in common, from their likeness
 sent        earlier models that were sent out, without what one participant added to them
 measuring   a start's ensemble, and what it says of a model
+evaluating  submissions looked at in pieces, on an executor
 influence   what a submission adds to the aggregate: leave-one-out, Shapley
 assessing   a round: measure every submission, one at a time, and assess them together
 gaps        how far apart participants' models are on D_c: phi and upsilon

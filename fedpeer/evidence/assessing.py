@@ -10,17 +10,21 @@ Assessments follow from the record alone (`mechanism.evidence.assess`); `replay`
 import copy
 import hashlib
 from collections import OrderedDict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from itertools import repeat
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from fedpeer.evidence.comparing import Left, likeness
+from fedpeer.evidence.comparing import Left, likeness, perhaps_linked
 from fedpeer.evidence.errors import EvidenceError
+from fedpeer.evidence.evaluating import all_looked_at, contract_fault, looked_at
 from fedpeer.evidence.influence import Aggregate
+from fedpeer.evidence.likeness import mix_of
 from fedpeer.evidence.measuring import (
     CARRIED_ROUNDS,
     SHADOWS,
@@ -32,9 +36,11 @@ from fedpeer.evidence.measuring import (
     prepare_ensemble,
     prepare_shadows,
 )
+from fedpeer.evidence.observing import Observation
 from fedpeer.evidence.regression import micro
 from fedpeer.evidence.retraining import retraining_differences
 from fedpeer.evidence.sent import Broadcast, SentModels
+from fedpeer.learning.arithmetic import one_blas_thread
 from fedpeer.learning.models import Weights, weights_digest
 from fedpeer.learning.samples import Samples
 from fedpeer.protocol.model_file import ModelFileError
@@ -42,8 +48,8 @@ from fedpeer.protocol.submission import Submission
 from mechanism.baselines import CorrelatedAgreement, DeterminantMutualInformation, SharedPredictions
 from mechanism.canonical import Json
 from mechanism.errors import SettlementError
-from mechanism.evidence import KEPT_BROADCASTS, ONE_MODEL, EvidenceModel, Measurement, Overlaps, assess
-from mechanism.settlement import MICRO, Assessment
+from mechanism.evidence import KEPT_BROADCASTS, EvidenceModel, Measurement, Overlaps, assess
+from mechanism.settlement import Assessment
 
 #: Start models whose ensembles are kept: this round's, and the next one's while it is prepared ahead.
 KEPT_ENSEMBLES = 2
@@ -254,15 +260,14 @@ class ShadowEvidence:
         if len(set(names)) != len(names):
             raise SettlementError(f"submissions come from {sorted(names)}; expected each participant once")
         measurements = self.measurements(ensemble, history)
-        for submission in submissions:
-            measurements.measure(submission)
+        measurements.measure_all(submissions)
         return measurements.assess()
 
     def measurements(
         self, ensemble: ShadowEnsemble, history: Sequence[Broadcast] = ()
     ) -> "RoundMeasurements":
         """An empty table of measurements, for a caller that assesses several sets of the same submissions."""
-        return RoundMeasurements(ensemble, history, self._scores, self._seed)
+        return RoundMeasurements(ensemble, history, self._scores, self._seed, self._executor)
 
 
 class RoundMeasurements:
@@ -273,6 +278,7 @@ class RoundMeasurements:
         history: earlier broadcast models, oldest first.
         scores: other rules whose scores are wanted.
         seed: of the Shapley values' orders.
+        executor: looks at models in files; None: all are looked at here, one after another.
     """
 
     def __init__(
@@ -281,10 +287,12 @@ class RoundMeasurements:
         history: Sequence[Broadcast],
         scores: Sequence[str] = (),
         seed: int = 0,
+        executor: Executor | None = None,
     ) -> None:
         self._of, self._ensemble = ensemble, ensemble.ensemble
         self._scores = tuple(scores)
         self._seed = seed
+        self._executor = executor
         self._submissions: dict[str, Submission] = {}
         self._measured: dict[str, Measurement] = {}
         self._first: dict[bytes, str] = {}
@@ -300,16 +308,36 @@ class RoundMeasurements:
         other._first = {digest: name for digest, name in self._first.items() if name not in gone}
         return other
 
-    def measure(self, submission: Submission) -> None:
+    def measure_all(self, submissions: Sequence[Submission]) -> None:
+        """`measure` of each, in their order, side by side where there is an executor."""
+        known, files = set(self._first), {}
+        for submission in submissions:
+            if not submission.fault and submission.model_sha256 not in known:
+                known.add(submission.model_sha256)
+                if isinstance(submission.model, Path):
+                    files[submission.participant_id] = submission.model
+        found: Iterator[Observation | str | None] = repeat(None)
+        if self._executor is not None:
+            found = all_looked_at(
+                self._of.task, self._ensemble.observer, self._of.start, list(files.values()), self._executor
+            )
+        with one_blas_thread():  # as where others look at them
+            for submission in submissions:
+                self.measure(submission, next(found) if submission.participant_id in files else None)
+
+    def measure(self, submission: Submission, seen: Observation | str | None = None) -> None:
         """Takes the figures of one submission; its weights are freed again.
 
         A file that somebody else has sent, too, has the same figures to the last digit: they are taken once.
+
+        Args:
+            seen: of its model, or why that breaks the contract, where it has been looked at.
         """
         name = submission.participant_id
         self._submissions[name] = submission
         first = name if submission.fault else self._first.setdefault(submission.model_sha256, name)
         if first == name:
-            self._measured[name] = self._alone(submission)
+            self._measured[name] = self._alone(submission, seen)
             return
         self._measured[name] = replace(
             self._measured[first],
@@ -338,7 +366,7 @@ class RoundMeasurements:
     ) -> dict[str, Measurement]:
         """Adds harm, and the scores of other rules, for those who pass the screens so far."""
         passing = [a.participant_id for a in assess(model, list(measured.values())) if a.scored]
-        harms = self.aggregate(passing).harms(passing)
+        harms = self.aggregate(passing).harms(passing, self._executor)
         scores = self.scores(passing, harms)
         return {
             name: replace(m, harm=micro(harms[name]) if name in harms else None, scores=scores.get(name, {}))
@@ -363,7 +391,7 @@ class RoundMeasurements:
         check_scores(self._of.task, wanted)
         raw: dict[str, dict[str, float]] = {}
         if "leave_one_out" in wanted:
-            harms = self.aggregate(names).harms(names) if harms is None else harms
+            harms = self.aggregate(names).harms(names, self._executor) if harms is None else harms
             raw["leave_one_out"] = {name: -harms.get(name, 0.0) for name in names}
         if "shapley" in wanted:
             raw["shapley"] = self.aggregate(names).shapley(names, self._of.start, self._seed)
@@ -402,6 +430,7 @@ class RoundMeasurements:
         task = self._of.task
         return Aggregate(
             load=lambda name: self._submissions[name].weights(),
+            files={name: file for name in names if isinstance(file := self._submissions[name].model, Path)},
             samples={
                 name: max(1, min(self._submissions[name].samples, task.recipe.samples)) for name in names
             },
@@ -411,7 +440,7 @@ class RoundMeasurements:
             scale=self._ensemble.observer.loss_scale,
         )
 
-    def _alone(self, submission: Submission) -> Measurement:
+    def _alone(self, submission: Submission, seen: Observation | str | None) -> Measurement:
         """The figures of one submission, but for what compares it with others."""
         blank = Measurement(
             participant_id=submission.participant_id,
@@ -423,25 +452,21 @@ class RoundMeasurements:
         )
         if submission.fault:
             return blank
-        try:
-            weights = submission.weights()
-        except (ModelFileError, OSError) as error:
-            return replace(blank, fault=f"its file cannot be read ({error})")
-        fault = contract_fault(weights, self._of.start)
-        if fault:
-            return replace(blank, fault=fault)
         ensemble, task = self._ensemble, self._of.task
-        judged = task.workload.judge(weights, task.validation)
-        outputs = judged.losses if judged.outputs is None else judged.outputs
-        if not (np.isfinite(outputs).all() and np.isfinite(judged.losses).all()):
-            return replace(blank, fault="its outputs on the validation set are not finite")
-        observed = ensemble.observer.observe(judged, weights)
-        found = ensemble.of(observed, self._sent.directions, self._sent.without(submission.participant_id))
+        if seen is None:
+            try:
+                weights = submission.weights()
+            except (ModelFileError, OSError) as error:
+                return replace(blank, fault=f"its file cannot be read ({error})")
+            seen = looked_at(task, ensemble.observer, self._of.start, weights)
+        if isinstance(seen, str):
+            return replace(blank, fault=seen)
+        found = ensemble.of(seen, self._sent.directions, self._sent.without(submission.participant_id))
         predicted = None
         if task.workload.classes is not None:
-            predicted = observed.outputs[ensemble.comparison.probe.rows].argmax(axis=1)
-        left = ensemble.comparison.left(observed, found.shares)
-        self._seen[submission.participant_id] = _Seen(left, predicted)
+            predicted = seen.outputs[ensemble.comparison.probe.rows].argmax(axis=1)
+        left = ensemble.comparison.left(seen, found.shares)
+        self._seen[submission.participant_id] = _Seen(left, mix_of(found.shares), predicted)
         return self._figures(blank, found)
 
     def _figures(self, blank: Measurement, found: Measured) -> Measurement:
@@ -467,14 +492,10 @@ class RoundMeasurements:
         if not names:
             return dict(measured)
         seen = [self._seen[name] for name in names]
-        updates, outputs = (np.array(part) for part in zip(*(each.left for each in seen), strict=True))
-        # The least likeness of linked ones of whatever mixes: one row at a time, so that memory stays linear.
-        least = min(min(model.likeness.apart) + model.likeness.link, ONE_MODEL) / MICRO
-        pairs = [
-            (names[k], names[j])
-            for k, each in enumerate(seen)
-            for j in np.flatnonzero(likeness(each.left, updates[:k], outputs[:k]) >= least).tolist()
-        ]
+        near = perhaps_linked(
+            [each.left for each in seen], np.array([each.mix for each in seen]), model.likeness
+        )
+        pairs = [(names[k], names[j]) for k, j in near]
         clusters = Overlaps(model, self._naming(measured, pairs)).clusters
         members: dict[str, list[str]] = {}
         for name in names:
@@ -503,11 +524,12 @@ class _Seen:
     """What comparing a submission with others needs.
 
     Attributes:
-        left: of its update and outputs, beyond what its mix explains.
+        left: of its update and outputs, beyond what its mix explains; mix: of the strata, as estimated.
         predicted: the class that it gives to each sample of the probe; None without classes.
     """
 
     left: Left
+    mix: npt.NDArray[np.float64]
     predicted: npt.NDArray[np.int64] | None
 
 
@@ -524,22 +546,6 @@ def check_scores(task: EvidenceTask, rules: Sequence[str]) -> None:
 def latest(history: Sequence[Broadcast]) -> list[Broadcast]:
     """Those of the earlier broadcast models that submissions are held against."""
     return list(history)[-KEPT_BROADCASTS:]
-
-
-def contract_fault(weights: Weights, start: Weights) -> str:
-    """Why `weights` are not a model of the start's form; empty where they are."""
-    if weights.keys() != start.keys():
-        return f"its tensors are {sorted(weights)}, expected {sorted(start)}"
-    for name, expected in start.items():
-        array = weights[name]
-        if array.shape != expected.shape or array.dtype != expected.dtype:
-            return (
-                f"tensor {name} is {array.dtype} of shape {array.shape}, expected {expected.dtype} of shape "
-                f"{expected.shape}"
-            )
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            return f"tensor {name} has a NaN or an infinity"
-    return ""
 
 
 def samples_digest(samples: Samples) -> str:

@@ -7,19 +7,27 @@ that the aggregate is better without k. Losses have no natural zero: a likelihoo
 that knows all are near 0, where any difference is large in proportion. Below `LEAST_LOSS` differences are taken over
 that.
 
-Leave-one-out and Shapley values are those of `mechanism.baselines`, of coalitions that are worth minus the loss of
-their mean. Models are loaded one at a time; a running sum stands for all of them.
+Leave-one-out is that of `mechanism.baselines` without a set for each that is left out; Shapley values are those of
+coalitions that are worth minus the loss of their mean. Models are loaded one at a time; a running sum stands for all of
+them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
+from functools import partial
+from itertools import repeat
+from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
+from fedpeer.evidence.evaluating import without_each
 from fedpeer.learning.mean import ModelSum
 from fedpeer.learning.models import Weights
 from fedpeer.learning.samples import Samples
 from fedpeer.learning.workloads.protocol import Workload
-from mechanism.baselines import Coalitions, LeaveOneOut, TruncatedMonteCarlo
+from fedpeer.protocol.model_file import ModelFileError, open_model
+from mechanism.baselines import Coalitions, TruncatedMonteCarlo
 
 #: Policy: a tenth of an untrained model's loss is the least that a harm is taken over.
 LEAST_LOSS = 0.1
@@ -39,6 +47,7 @@ class Aggregate:
 
     Args:
         load: participant id to weights; called each time.
+        files: where models are files, by participant id.
         samples: the weight n_k of each participant.
         layout: weights that have the names, shapes and types of all.
         scale: mean size of an untrained model's losses.
@@ -52,6 +61,7 @@ class Aggregate:
         probe: Samples,
         workload: Workload,
         scale: float,
+        files: Mapping[str, Path] | None = None,
     ) -> None:
         self._load = load
         self._samples = dict(samples)
@@ -59,19 +69,36 @@ class Aggregate:
         self._probe = probe
         self._workload = workload
         self._scale = scale
+        self._files = files or {}
 
-    def harms(self, names: Sequence[str]) -> dict[str, float]:
-        """Harm of each of `names` in the mean over all of them; empty for fewer than two."""
+    def harms(self, names: Sequence[str], executor: Executor | None = None) -> dict[str, float]:
+        """Harm of each of `names` in the mean over all of them; empty for fewer than two.
+
+        Args:
+            executor: judges the means, where all models are files; None: all are judged here.
+        """
         ordered = sorted(names)
         if len(ordered) < 2:
             return {}
-        source = self._coalitions(ordered, np.nan)
-        gains = LeaveOneOut().scores(source, np.random.default_rng(0))
+        total = ModelSum(self._layout)
+        for name in ordered:
+            total.add(self._load(name), self._samples[name])
+        whole = self._loss(total.rounded())
         harms = {}
-        for k, name in enumerate(ordered):
-            without = abs(source(source.everyone - {k}))
-            harms[name] = float(-gains[k] / max(without, LEAST_LOSS))
+        for name, without in zip(ordered, self._without_each(ordered, total, executor), strict=True):
+            if without is None:
+                without = self._loss(total.without(self._load(name), self._samples[name]).rounded())
+            harms[name] = (whole - without) / max(abs(without), LEAST_LOSS)
         return harms
+
+    def _without_each(
+        self, names: Sequence[str], total: ModelSum, executor: Executor | None
+    ) -> Iterable[float | None]:
+        """The loss of the mean without each, where an executor can tell; in order."""
+        if executor is None or not all(name in self._files for name in names):
+            return repeat(None, len(names))
+        losses = partial(losses_without, *total.parts(), self._probe, self._workload, self._scale)
+        return without_each(losses, [(self._files[name], self._samples[name]) for name in names], executor)
 
     def shapley(self, names: Sequence[str], start: Weights, seed: int) -> dict[str, float]:
         """Shapley value of each: what it takes off the start's loss on average."""
@@ -92,11 +119,7 @@ class Aggregate:
             nonlocal total, members
             if not coalition:
                 return -nobody
-            gone = members - coalition
-            if len(gone) == 1 and len(members) == len(names):
-                (out,) = (names[k] for k in gone)
-                return -self._loss(total.without(self._load(out), self._samples[out]).rounded())
-            if gone:
+            if members - coalition:
                 total, members = ModelSum(self._layout), frozenset()
             for name in (names[k] for k in sorted(coalition - members)):
                 total.add(self._load(name), self._samples[name])
@@ -106,5 +129,34 @@ class Aggregate:
         return Coalitions(len(names), value)
 
     def _loss(self, weights: Weights) -> float:
-        loss = float(self._workload.judge(weights, self._probe).losses.mean()) / self._scale
-        return loss if np.isfinite(loss) else _WORST
+        return mean_loss(weights, self._probe, self._workload, self._scale)
+
+
+def mean_loss(weights: Weights, probe: Samples, workload: Workload, scale: float) -> float:
+    """L of the module's text."""
+    loss = float(workload.judge(weights, probe).losses.mean()) / scale
+    return loss if np.isfinite(loss) else _WORST
+
+
+def losses_without(
+    sums: Mapping[str, npt.NDArray[np.float64]],
+    rest: ModelSum,
+    probe: Samples,
+    workload: Workload,
+    scale: float,
+    parts: Sequence[tuple[Path, int]],
+) -> list[float | None]:
+    """The loss of the mean without each of some models, files with their samples; None where one cannot be read.
+
+    Args:
+        sums, rest: of all models, as `ModelSum.parts` gives them.
+    """
+    total, found = rest.with_parts(sums), list[float | None]()
+    for file, samples in parts:
+        try:
+            weights = open_model(file).weights()
+        except ModelFileError:
+            found.append(None)
+        else:
+            found.append(mean_loss(total.without(weights, samples).rounded(), probe, workload, scale))
+    return found

@@ -6,7 +6,7 @@ found.degree_micro, found.lower_micro, found.upper_micro, found.failed
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -29,7 +29,7 @@ from fedpeer.learning.models import ARCHITECTURES, Weights, weights_digest
 from fedpeer.learning.samples import Samples, of_labelled
 from fedpeer.learning.strata import Codes, reference_over
 from fedpeer.learning.workloads.loading import WorkloadSource
-from fedpeer.learning.workloads.protocol import NewWeights, Workload, train_all
+from fedpeer.learning.workloads.protocol import NewWeights, Workload, in_stacks, train_all
 from mechanism.canonical import canonical_digest
 from mechanism.evidence import EvidenceModel, QualityMap
 from mechanism.settlement import MICRO
@@ -43,6 +43,9 @@ CARRIED_ROUNDS = 3
 
 #: Shadows in one task of the executor: a few seconds of work, small enough to spread.
 CHUNK = 8
+
+#: Shadows that train together on a device. Their last digits hang on how many they are, so it is one number.
+STACK = 32
 
 #: Part of a participant in the mean below which the start hardly remembers its samples.
 LEAST_PART = 0.05
@@ -67,6 +70,8 @@ class EvidenceTask:
         strata_are_classes: whether stratum i is class i of the workload.
         reference: p^(c) over the strata; that of D_c where it is left out.
         whole_from: distinct samples from which a weight is whole, over the recipe's (`mechanism.coverage`).
+        device: of torch, on which shadows train together; empty: one after another on the CPU. They agree with those
+            as trainings on two kinds of processor agree (`fedpeer.learning.workloads.stacks`).
 
     Raises:
         EvidenceError: too few samples of a stratum, or a reference over another number of strata.
@@ -80,6 +85,7 @@ class EvidenceTask:
     strata_are_classes: bool
     reference: tuple[Fraction, ...] = ()
     whole_from: Fraction = Fraction(Rule.whole_from)
+    device: str = ""
 
     def __post_init__(self) -> None:
         counts = np.bincount(self.codes, minlength=self.strata)
@@ -95,6 +101,11 @@ class EvidenceTask:
             )
         if not self.reference:
             object.__setattr__(self, "reference", reference_over(self.codes, self.strata))
+
+    @property
+    def computed_on(self) -> Mapping[str, str]:
+        """What the shadows' last digits depend on (`fedpeer.learning.arithmetic`)."""
+        return arithmetic(self.device if in_stacks(self.workload, self.recipe) else "")
 
     @classmethod
     def of_images(
@@ -200,6 +211,7 @@ class Ensemble:
         comparison: of models with one another.
         straying: what the sound shadows span; times: lines to how often a model saw each of its samples.
         shadows_sha256: digest over counts, halves and observed features of every shadow.
+        computed_on: as of `EvidenceTask`.
         seconds: that planning, training and fitting took.
     """
 
@@ -212,6 +224,7 @@ class Ensemble:
     straying: Straying
     times: tuple[Line, ...]
     shadows_sha256: str
+    computed_on: Mapping[str, str]
     seconds: float
 
     def measure(self, weights: Weights, public: Sequence[Array] = ()) -> Measured:
@@ -269,7 +282,7 @@ class Ensemble:
             thresholds=self.screens.thresholds(),
             likeness=self.comparison.map(submissions),
             distinct=tuple(QualityMap(*line.nano()) for line in self.times),
-            computed_on=dict(arithmetic()),
+            computed_on=dict(self.computed_on),
         )
 
 
@@ -341,7 +354,8 @@ def observe_all(
     report: Report = lambda trained, of: None,
 ) -> list[Observation]:
     """The shadows of `plans`, trained here or by the executor."""
-    chunks = [plans[i : i + CHUNK] for i in range(0, len(plans), CHUNK)]
+    size = STACK if task.device else CHUNK
+    chunks = [plans[i : i + size] for i in range(0, len(plans), size)]
     seen: list[Observation] = []
     if executor is None:
         for chunk in chunks:
@@ -431,6 +445,7 @@ def fit_ensemble(
         straying,
         _times(task, fitted, shadows, carried),
         _shadows_digest(finite),
+        task.computed_on,
         time.perf_counter() - began,
     )
 
@@ -513,7 +528,7 @@ def _trained(task: EvidenceTask, start: Weights, plans: Sequence[Plan]) -> list[
             for plan in (plans[place] for place in places)
         ]
         seeds, recipe = [plans[place].seed for place in places], calmer(task.recipe, family)
-        models = train_all(task.workload, start, samples, recipe, seeds)
+        models = train_all(task.workload, start, samples, recipe, seeds, task.device)
         found.update(zip(places, models, strict=True))
     return [found[place] for place in range(len(plans))]
 

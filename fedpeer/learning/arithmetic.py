@@ -14,8 +14,11 @@ import numpy as np
 
 
 @cache
-def arithmetic() -> Mapping[str, str]:
+def arithmetic(device: str = "") -> Mapping[str, str]:
     """Of this process, on one thread; the names are sorted.
+
+    Args:
+        device: of torch, on which models are trained together; empty: they are trained one after another on the CPU.
 
     `blas`    NumPy's and SciPy's libraries with the kernels that they have chosen
     `cpu`     the machine, and the instruction set that torch uses of it
@@ -37,9 +40,9 @@ def arithmetic() -> Mapping[str, str]:
     return {
         "blas": ", ".join(sorted(kernels)) or "none",
         "cpu": f"{platform.machine()} {torch.backends.cpu.get_cpu_capability()}",
-        "device": "cpu",
+        "device": _device(device),
         "numpy": np.__version__,
-        "probe": _probed(),
+        "probe": _probed(device),
         "torch": str(torch.__version__),
     }
 
@@ -62,26 +65,39 @@ def arithmetic_digest(found: Mapping[str, str]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def _probed() -> str:
+def _device(device: str) -> str:
+    if not device:
+        return "cpu"
+    import torch
+
+    if not device.startswith("cuda"):
+        return f"{device}, in stacks"
+    properties = torch.cuda.get_device_properties(device)
+    version = f"compute {properties.major}.{properties.minor}, CUDA {torch.version.cuda}"
+    return f"{properties.name}, {version}, in stacks"
+
+
+def _probed(device: str) -> str:
     with one_blas_thread():
-        return _probe()
+        return _probe(device)
 
 
-def _probe() -> str:
+def _probe(device: str) -> str:
     """Convolutions, normalisation and products, forward and backward, and a step; products of NumPy."""
     from decimal import Decimal
 
     from fedpeer.learning.datasets import LabelledData
     from fedpeer.learning.models import initial_weights, weights_digest
-    from fedpeer.learning.training import train
+    from fedpeer.learning.samples import of_labelled
+    from fedpeer.learning.workloads.cnns import CnnWorkload
+    from fedpeer.learning.workloads.protocol import train_all
     from mechanism.terms import Recipe
 
     generator = np.random.default_rng(1)
     images = generator.standard_normal((67, 1, 8, 8)).astype(np.float32)
     data = LabelledData("probe", images, np.arange(67) % 10, 10)
-    weights = train(
-        initial_weights("digits-cnn", 1), data, Recipe("digits-cnn", 2, 33, "adam", Decimal("0.01"), 67), 1
-    )
+    start, recipe = initial_weights("digits-cnn", 1), Recipe("digits-cnn", 2, 33, "adam", Decimal("0.01"), 67)
+    (weights,) = train_all(CnnWorkload("digits-cnn"), start, [of_labelled(data)], recipe, [1], device)
     product = images.reshape(67, 64).T @ images.reshape(67, 64)
     double = product.astype(np.float64) @ product.astype(np.float64)
     found = {**weights, "product": product, "double": double, "values": np.linalg.eigvalsh(double)}

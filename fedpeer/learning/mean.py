@@ -10,7 +10,7 @@ Source: McMahan et al. 2017, algorithm 1.
 """
 
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
+from copy import copy, deepcopy
 from fractions import Fraction
 from typing import Any, Self
 
@@ -59,6 +59,21 @@ class WeightedSum:
             self._total[first : first + _PIECE] += product
         return self
 
+    def parts(self) -> "tuple[WeightedSum, npt.NDArray[np.float64] | None]":
+        """One without its numbers, and them; an exact one as it is, and None."""
+        if self._exact:
+            return self, None
+        bare = copy(self)
+        bare._total = bare._product = np.empty(0)
+        return bare, self._total
+
+    def with_part(self, total: "npt.NDArray[np.float64] | None") -> "WeightedSum":
+        """Another one, with such numbers; they are not changed."""
+        whole = copy(self)
+        if total is not None:
+            whole._total, whole._product = total, np.empty(min(len(total), _PIECE))
+        return whole
+
     def mean(self) -> npt.NDArray[np.float64]:
         """The mean before it is rounded to the tensor's type; of floating-point tensors."""
         return (self._total / self._weight).reshape(self._shape).astype(np.float64, copy=False)
@@ -90,6 +105,21 @@ class ModelSum:
     def without(self, model: Mapping[str, Array], weight: int) -> Self:
         """Another sum, from which a model that was added is taken off."""
         return deepcopy(self).add(model, -weight)
+
+    def parts(self) -> tuple[dict[str, npt.NDArray[np.float64]], "ModelSum"]:
+        """The sums of floating-point tensors, and a sum without them: what `with_parts` puts together elsewhere."""
+        rest, sums = ModelSum({}), {}
+        for name, total in self._sums.items():
+            rest._sums[name], values = total.parts()
+            if values is not None:
+                sums[name] = values
+        return sums, rest
+
+    def with_parts(self, sums: Mapping[str, npt.NDArray[np.float64]]) -> "ModelSum":
+        """Another one, with such sums."""
+        whole = ModelSum({})
+        whole._sums = {name: total.with_part(sums.get(name)) for name, total in self._sums.items()}
+        return whole
 
     def rounded(self) -> dict[str, Array]:
         """The mean, each tensor in its own type."""

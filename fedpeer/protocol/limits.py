@@ -106,8 +106,9 @@ MIN_UPLOAD_BYTES_PER_SECOND = 32 << 10
 #: leaves a row.
 MAX_UPLOADS_PER_ROUND = 8
 
-#: Participants of one task: the SELECTED event names all of them, up to 66 bytes each, in one message.
-MAX_PARTICIPANTS = terms.MAX_PARTICIPANTS
+#: Participants that one process has connections of at the same time; a task may have more, with more fronts. Each
+#: watches over a connection of its own, which takes some 50 kB and one of `OPEN_FILES`.
+PARTICIPANTS_AT_ONCE = 10_000
 
 #: Rounds of one task: `open` reserves each in one transaction, and hashes the chain of seeds.
 MAX_ROUNDS = terms.MAX_ROUNDS
@@ -190,14 +191,14 @@ class PortLimits:
     grace_seconds: int
 
 
-#: Participants, each known by its certificate. Two connections and four calls for each of the largest task.
+#: Participants, each known by its certificate. Two connections and four calls for each of `PARTICIPANTS_AT_ONCE`.
 MARKET_PORT = PortLimits(
     message_bytes=MAX_MESSAGE_BYTES,
     metadata_bytes=16 << 10,
     # A few unary calls besides the streams of one identity.
     streams=2 * MAX_STREAMS_PER_IDENTITY,
-    connections=2 * MAX_PARTICIPANTS,
-    calls=4 * MAX_PARTICIPANTS,
+    connections=2 * PARTICIPANTS_AT_ONCE,
+    calls=4 * PARTICIPANTS_AT_ONCE,
     window_bytes=UPLOAD_WINDOW_BYTES,
     age_seconds=CONNECTION_AGE_SECONDS,
     grace_seconds=CONNECTION_GRACE_SECONDS,
@@ -261,7 +262,7 @@ class MethodLimits:
     messages: int | None = 1
     seconds: float | None = 60
     per_caller: int = MAX_STREAMS_PER_IDENTITY
-    at_once: int = MAX_PARTICIPANTS
+    at_once: int = PARTICIPANTS_AT_ONCE
     per_second: float = MAX_REQUESTS_PER_SECOND
 
 
@@ -310,7 +311,9 @@ METHODS: dict[str, MethodLimits] = {
     # Each keeps half a megabyte while it reads. An auditor asks for pages, one after the other.
     "/fedpeer.v1.Ledger/GetEntries": MethodLimits(_NAMES, seconds=600, per_caller=8, at_once=64),
     # A page of the enrolments and revocations; everybody looks after a claim and when a round is paid.
-    "/fedpeer.v1.Ledger/GetKeys": MethodLimits(_NAMES, seconds=30, per_caller=16, at_once=MAX_PARTICIPANTS),
+    "/fedpeer.v1.Ledger/GetKeys": MethodLimits(
+        _NAMES, seconds=30, per_caller=16, at_once=PARTICIPANTS_AT_ONCE
+    ),
     # Proofs read a few dozen hashes.
     "/fedpeer.v1.Ledger/GetInclusionProof": MethodLimits(_NAMES, seconds=30, per_caller=16, at_once=128),
     "/fedpeer.v1.Ledger/GetConsistencyProof": MethodLimits(_NAMES, seconds=30, per_caller=16, at_once=128),

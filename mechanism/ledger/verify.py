@@ -54,8 +54,8 @@ class StoredTables(Protocol):
     def tiles(self) -> int:
         """How many tiles are stored."""
 
-    def keys(self) -> Iterator[tuple[int, int, bytes, bytes]]:
-        """The key history: number, index of the entry, digest after it, the entry."""
+    def keys(self) -> Iterator[tuple[int, int, bytes, bytes, str]]:
+        """The key history: number, index of the entry, digest after it, the entry, the fingerprint of its key."""
 
 
 class LedgerSource(Protocol):
@@ -233,7 +233,7 @@ class _Verification:
         self._tables: StoredTables | None = None
         self._id_rows: Iterator[tuple[str, int]] | None = None
         self._receipt: TlogProof | None = None
-        self._key_rows: Iterator[tuple[int, int, bytes, bytes]] | None = None
+        self._key_rows: Iterator[tuple[int, int, bytes, bytes, str]] | None = None
         self._keys = 0, replay.key_history
 
     # Keys and heads
@@ -479,7 +479,12 @@ class _Verification:
             made = (
                 None if key is None else extended(digest, index, key[3])
             )  # so that the entry is the right one too
-            if key is None or key[:3] != (number, index, self._replayed.key_history) or made != key[2]:
+            mark = entry.id.rpartition("/")[2]
+            rest = None if key is None else (*key[:3], key[4])
+            if (
+                rest != (number, index, self._replayed.key_history, mark)
+                or made != self._replayed.key_history
+            ):
                 message = f"entry {index} makes row {number}; the database says {key!r:.200}"
                 self._problem("table ledger_keys", message)
                 self._key_rows = None

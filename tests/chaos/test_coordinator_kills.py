@@ -1,4 +1,4 @@
-"""A coordinator that is killed with SIGKILL, again and again, while real participants work.
+"""A coordinator that is killed with SIGKILL, again and again, while real participants work; and what it stands on.
 
 Every task ends; every acknowledged submission counts once; nobody trains a round twice; payments sum; the ledger
 verifies. The seed of the moments is printed; FEDPEER_CHAOS_KILLS sets how often the long version kills.
@@ -8,13 +8,13 @@ import faulthandler
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -26,6 +26,8 @@ from participant import Backoff, Participant, TaskReport
 from tests.backends import DURABLE, scratch_url
 from tests.integration.market import verified
 from tests.integration.serving import Shift, task_config
+from tests.object_stores import BUCKET, free_port, store_process, write_key
+from tests.postgresql_server import postgresql_server
 
 pytestmark = pytest.mark.long
 
@@ -41,6 +43,11 @@ PATIENCE = 600
 #: Participants go on trying for longer than many starts in a row take that are killed before they serve.
 TRYING = 3600.0
 
+#: Seconds in which a service without fronts ends once its lease's connection is broken; with fronts it never does.
+_NOTICES_SECONDS = 5.0
+
+STORED = f'[s3]\nbucket = "{BUCKET}"\nendpoint = "{{endpoint}}"\ncredentials = "s3.key"\n'
+
 CONFIG = """
 name = "chaos"
 [server]
@@ -50,13 +57,6 @@ metrics = ""
 [storage]
 database = {database!r}
 """
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
 
 
 class Service:
@@ -84,14 +84,29 @@ class Service:
         if children:
             os.kill(int(chance.choice(children)), signal.SIGKILL)
 
-    def wait_until_serving(self) -> None:
-        """Returns when the service has bound its ports and says so; fails where it died instead."""
+    def wait_until_serving(self, restart: bool = False) -> None:
+        """Returns when the service has bound its ports and says so; fails where it died instead.
+
+        Args:
+            restart: start it again where it has ended, as a supervisor does, since what it stands on was killed.
+        """
         assert self._process is not None
         give_up = time.monotonic() + PATIENCE
         while not self._folder.addresses.exists():
+            if restart and self._process.poll() is not None:
+                self.start()
             assert self._process.poll() is None, "the coordinator died by itself"
             assert time.monotonic() < give_up
             time.sleep(0.01)
+
+    def ended(self, seconds: float) -> bool:
+        """Whether it has ended within so many seconds."""
+        assert self._process is not None
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
 
 
 @contextmanager
@@ -159,11 +174,22 @@ def check(flock: Flock) -> None:
         assert flock.trained[name] == list(range(1, ROUNDS + 1)), "a round was trained twice, or not at all"
 
 
-def run_chaos(tmp_path: Path, backend: str, kills: int, seed: int, fronts: int = 0) -> None:
-    moments = random.Random(seed)
-    with scratch_url(backend, tmp_path) as database:
-        text = CONFIG.format(market=free_port(), public=free_port(), database=database)
+def run_chaos(
+    tmp_path: Path, backend: str, kills: int, seed: int, fronts: int = 0, below: bool = False
+) -> None:
+    """Args: below: the database's server and an object store are the test's own, and are killed, too."""
+    moments, counts = random.Random(seed), Counter[str]()
+    with ExitStack() as resources:
+        if below:
+            store = resources.enter_context(store_process("rclone", tmp_path / "store"))
+            server = resources.enter_context(postgresql_server())
+            database, more = server.url, STORED.format(endpoint=store.url)
+        else:
+            database, more = resources.enter_context(scratch_url(backend, tmp_path)), ""
+        text = CONFIG.format(market=free_port(), public=free_port(), database=database) + more
         folder = initialise(tmp_path / "state", text, "chaos", ["localhost", "127.0.0.1"])
+        if below:
+            write_key(folder.path)
         service = Service(folder, tmp_path / "coordinator.log", fronts)
         service.start()
         service.wait_until_serving()
@@ -190,6 +216,20 @@ def run_chaos(tmp_path: Path, backend: str, kills: int, seed: int, fronts: int =
                 flock.begin(task_id)
                 while flock.busy() and done < kills:
                     time.sleep(moments.uniform(0, 0.6))
+                    what = moments.choice(("store", "database", "service")) if below else "service"
+                    counts[what] += 1
+                    if what != "service":
+                        # It starts where both are there; a supervisor would try again and again.
+                        service.wait_until_serving(restart=True)
+                        killed = store if what == "store" else server
+                        killed.kill()
+                        time.sleep(moments.uniform(0, 0.6))
+                        killed.start()
+                        done += 1
+                        if what == "database" and service.ended(_NOTICES_SECONDS):
+                            folder.addresses.unlink(missing_ok=True)
+                            service.start()
+                        continue
                     if fronts and moments.random() < 0.8:
                         service.kill_front(moments)
                         done += 1
@@ -200,13 +240,13 @@ def run_chaos(tmp_path: Path, backend: str, kills: int, seed: int, fronts: int =
                     service.start()
                     if moments.random() < 0.7:  # the others are killed while they start
                         service.wait_until_serving()
-                service.wait_until_serving()
+                service.wait_until_serving(restart=below)
                 flock.join()
                 check(flock)
         finally:
             service.kill()
             flock.close()
-        print(f"{done} kills in {tasks} tasks")  # noqa: T201 - for -s, and when it fails
+        print(f"{done} kills in {tasks} tasks: {dict(counts)}")  # noqa: T201 - for -s, and when it fails
         report = verified(folder)
         assert report.counts.payments == tasks * ROUNDS * len(NAMES)
         assert report.open_tasks == {}
@@ -221,6 +261,20 @@ def test_a_killed_coordinator_ends_every_task_and_pays_once(tmp_path: Path, back
 
 def test_killed_fronts_end_every_task_and_pay_once(tmp_path: Path) -> None:
     run_chaos(tmp_path, "postgresql", kills=5, seed=2, fronts=2)
+
+
+def test_killed_servers_below_end_every_task_and_pay_once(tmp_path: Path) -> None:
+    run_chaos(tmp_path, "postgresql", kills=6, seed=3, below=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("fronts", [0, 2])
+def test_two_hundred_kills_of_everything(tmp_path: Path, fronts: int) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")  # noqa: T201 - shown when the test fails
+    kills = int(os.environ.get("FEDPEER_CHAOS_KILLS", "200"))
+    run_chaos(tmp_path, "postgresql", kills, seed, fronts, below=True)
 
 
 @pytest.mark.slow

@@ -23,11 +23,11 @@ from tests.chaos.test_coordinator_kills import (
     Flock,
     Service,
     check,
-    free_port,
     operator,
 )
 from tests.integration.market import verified
 from tests.integration.serving import task_config
+from tests.object_stores import free_port
 
 #: Of the small file system: what the coordinator leaves free for its database, and as much as it needs here.
 DISK_BYTES = RESERVE_BYTES + (32 << 20)

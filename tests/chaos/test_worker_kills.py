@@ -3,6 +3,7 @@
 Scheduler and workers are processes of their own, over TLS, with the files that the operator's command makes.
 """
 
+import hashlib
 import os
 import re
 import signal
@@ -11,15 +12,15 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from coordinator.aggregation import aggregate
 from coordinator.blobs import BlobStore, open_blobs
-from coordinator.config import WorkersSection
 from coordinator.folder import StateFolder
 from coordinator.packing import Packer, Unpacker
 from coordinator.remote_workers import RemoteExecutor
@@ -28,6 +29,7 @@ from fedpeer.evidence import EvidenceTask, ShadowEvidence
 from fedpeer.evidence.fitting import MIN_SHADOWS
 from fedpeer.learning.datasets import load_splits
 from fedpeer.learning.models import initial_weights
+from fedpeer.protocol.model_file import encode_model
 from tests.fedpeer.evidence.population import RECIPE, UNIFORM, submission
 from tests.integration.market import CONFIG, make_folder
 from tests.object_stores import BUCKET, free_port, object_store, write_key
@@ -77,7 +79,7 @@ class Place:
         return process
 
     def executor(self, wait_seconds: float = 600) -> RemoteExecutor:
-        section = WorkersSection(executor=f"dask://127.0.0.1:{self.port}", wait_seconds=wait_seconds)
+        section = self.folder.config().workers.model_copy(update={"wait_seconds": wait_seconds})
         workers = open_workers(section, self.folder, self.blobs)
         found = workers._executor  # type: ignore[attr-defined]  # of the workers that are remote
         self.resources.callback(found.shutdown)
@@ -85,14 +87,14 @@ class Place:
 
 
 @contextmanager
-def placed(path: Path, store: str = "", state: str = "state") -> Iterator[Place]:
+def placed(path: Path, store: str = "", state: str = "state", device: str = "") -> Iterator[Place]:
     with ExitStack() as resources:
         path.mkdir(exist_ok=True)
         port, section = free_port(), ""
         if store:
             url = resources.enter_context(object_store(store, path / "store"))
             section = f'[s3]\nbucket = "{BUCKET}"\nendpoint = "{url}"\ncredentials = "s3.key"\n'
-        workers = f'[workers]\nexecutor = "dask://127.0.0.1:{port}"\n'
+        workers = f'[workers]\nexecutor = "dask://127.0.0.1:{port}"\ndevice = "{device}"\n'
         folder = make_folder(path / state, CONFIG + workers + section)
         if store:
             write_key(folder.path)
@@ -154,6 +156,43 @@ def test_workers_come_to_what_this_machine_comes_to(
             executor.submit(divmod, 1, 0).result(PATIENCE)
 
 
+@pytest.mark.parametrize("store", ["", "moto"])
+def test_workers_look_at_submissions_and_average_them_as_this_machine_does(
+    tmp_path: Path, task: EvidenceTask, store: str
+) -> None:
+    start = initial_weights(RECIPE.model, seed=1)
+    ensemble = ShadowEvidence(task, seed=5, shadows=MIN_SHADOWS * 2).prepare(start, 1)
+    dice = np.random.default_rng(1)
+    with placed(tmp_path, store) as place:
+        blobs, submissions = place.blobs, []
+        for k in range(20):
+            moved = {
+                n: a + dice.normal(0, 0.01, a.shape).astype(a.dtype) if a.dtype == np.float32 else a
+                for n, a in start.items()
+            }
+            content = encode_model(moved)
+            digest = hashlib.sha256(content).digest()
+            said = submission(f"p{k:02d}", moved, UNIFORM[0], order=k + 1)
+            submissions.append(replace(said, model=blobs.put(content, digest), model_sha256=digest))
+        parts = {s.participant_id: (s.model, 7 + s.order) for s in submissions if isinstance(s.model, Path)}
+
+        def found(executor: Any) -> tuple[Any, bytes, list[float]]:
+            table = ShadowEvidence(task, seed=5, executor=executor).measurements(ensemble)
+            table.measure_all(submissions)
+            harms = table.aggregate(list(parts)).harms(list(parts), executor)
+            mean = aggregate(parts, tmp_path / "mean", executor=executor)
+            return table.assess().record, mean, list(harms.values())
+
+        here = found(None)
+        place.schedule()
+        workers = place.work()
+        executor = place.executor()
+        assert found(executor) == here
+        assert executor.trouble == ""
+        os.kill(children(workers)[0], signal.SIGKILL)
+        assert found(executor) == here
+
+
 def test_a_killed_worker_and_a_killed_scheduler_change_nothing(
     tmp_path: Path, task: EvidenceTask, alone: dict[str, Any]
 ) -> None:
@@ -205,16 +244,32 @@ def test_a_worker_that_hangs_is_not_waited_for(
         assert stopped
 
 
+def test_workers_that_train_in_stacks_come_to_what_this_machine_comes_to_in_stacks(
+    tmp_path: Path, task: EvidenceTask
+) -> None:
+    together = replace(task, device="cpu")
+    with placed(tmp_path, device="cpu") as place:
+        place.schedule()
+        place.work(1)
+        executor = place.executor()
+        assert record(together, executor) == record(together, None)
+        assert executor.trouble == ""
+
+
 def test_what_is_sent_holds_no_model_and_comes_out_as_it_went_in(tmp_path: Path) -> None:
     blobs = BlobStore(tmp_path / "models")
     model = {"w": np.arange(12, dtype=np.float32).reshape(3, 4), "b": np.array(7), "a": np.array([True])}
     images = np.random.default_rng(1).random((200, 3, 8, 8))
     turned = np.asfortranarray(np.arange(40_000, dtype=np.float64).reshape(200, 200))
     packer = Packer(blobs)
-    content, digests = packer.pack(divmod, (model, {"x": images}, turned, ["few", np.arange(3)]))
+    file = blobs.put(b"a file", hashlib.sha256(b"a file").digest())
+    other = tmp_path / "other"
+    few = ["few", np.arange(3), file, other]
+    content, digests = packer.pack(divmod, (model, {"x": images}, turned, few))
     files = sorted((tmp_path / "models").rglob("*.safetensors"))
     assert {bytes.fromhex(path.stem) for path in files} == digests
-    assert len(digests) == 2
+    assert len(digests) == 3
+    assert str(file).encode() not in content
     assert model["w"].tobytes() not in content
     assert images.tobytes()[:100] not in content
     function, (got, samples, order, rest) = Unpacker(blobs).unpack(content)
@@ -228,8 +283,9 @@ def test_what_is_sent_holds_no_model_and_comes_out_as_it_went_in(tmp_path: Path)
     assert order.flags.f_contiguous
     np.testing.assert_array_equal(order, turned)
     np.testing.assert_array_equal(rest[1], np.arange(3))
+    assert rest[2:] == [file, other]
     # A file that is another now, and one that is gone, are found.
-    path = blobs.path(sorted(digests)[0])
+    path = blobs.path(sorted(digests - {blobs.digest(file)})[0])
     path.write_bytes(path.read_bytes()[:-1] + b"\xff")
     with pytest.raises(OSError, match="is damaged"):
         Unpacker(blobs).unpack(content)

@@ -1763,9 +1763,7 @@ class Replay:
             terms = self._terms_in_parts(entry)
         name = terms.task_id
         require(name not in self.tasks, f"the task {name} has terms already")
-        require(
-            max(terms.rounds, terms.capacity) <= 10_000, "more rounds or participants than a task may have"
-        )
+        require(terms.rounds <= 10_000, "more rounds than a task may have")
         require(terms.budget >= max(terms.bill(), terms.rounds), "the budget is below the maximal bill")
         if self.price is None:
             self.price = terms.price

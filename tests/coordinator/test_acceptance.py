@@ -22,7 +22,6 @@ from fedpeer.protocol.limits import (
     MAX_LABELS,
     MAX_MODEL_HEADER_BYTES,
     MAX_NUMBER_CHARACTERS,
-    MAX_PARTICIPANTS,
     MAX_PHASE_SECONDS,
     MAX_ROUNDS,
     MAX_TENSOR_NAME,
@@ -75,9 +74,9 @@ LIMITS: dict[str, tuple[int, Callable[[int], dict[str, Any]], str]] = {
         "schedule.rounds is 10001; expected at most 10000",
     ),
     "capacity": (
-        MAX_PARTICIPANTS,
+        MAX_INTEGER // 1_609_438,  # what the task file's Q pays one at most, micro-credits
         lambda n: {"schedule": {"capacity": n, "rounds": 1}},
-        "capacity is 10001; expected at most 10000",
+        "capacity is 5596487256; expected at most 5596487255: the bill must stay below",
     ),
     "effort": (
         MAX_PHASE_SECONDS,

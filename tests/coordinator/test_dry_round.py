@@ -232,7 +232,7 @@ def test_a_first_model_without_finite_outputs_is_refused(tmp_path: Path) -> None
 
 
 def test_a_round_that_pays_nobody_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedpeer.evidence.assessing.contract_fault", lambda *_: "it is of another kind")
+    monkeypatch.setattr("fedpeer.evidence.evaluating.contract_fault", lambda *_: "it is of another kind")
     words = refused()
     assert "would all be refused" in words
     assert "of another kind" in words

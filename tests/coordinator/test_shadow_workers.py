@@ -10,8 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
-from coordinator.shadow_workers import LocalWorkers, ShadowWorkers
+from coordinator.errors import ConfigError
+from coordinator.shadow_workers import LocalWorkers, ShadowWorkers, check_device
 from fedpeer.learning.samples import Samples
 from mechanism.terms import Recipe
 
@@ -66,11 +68,22 @@ def test_workers_end_with_a_parent_that_is_killed(pool: str, tmp_path: Path) -> 
     assert parent.stdout.read() == ""
 
 
+def test_a_device_that_is_not_there_is_refused_before_anything_starts() -> None:
+    check_device("")
+    check_device("cpu")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    with pytest.raises(
+        ConfigError, match=rf"workers\.device is 'cuda:{count}', and torch finds {count} CUDA device"
+    ):
+        check_device(f"cuda:{count}")
+
+
 def images(side: int) -> Samples:
     return Samples(np.zeros((1, 1, side, side), np.float32), np.zeros(1, np.int64))
 
 
 def test_small_rounds_are_trained_in_place_and_large_ones_by_workers() -> None:
     assert LocalWorkers().for_shadows(DIGITS, images(8), 125) is None
+    assert LocalWorkers("cuda").for_shadows(FASHION, images(28), 125) is None  # one device trains all of them
     if len(os.sched_getaffinity(0)) > 1:
         assert isinstance(LocalWorkers().for_shadows(FASHION, images(28), 125), ShadowWorkers)

@@ -16,11 +16,12 @@ from coordinator.folder import initialise
 from coordinator.opening import prepare_task
 from fedpeer.streams import unfailing
 from participant import Backoff, Participant, Task, Trained, TrainingRound, Weights
-from tests.chaos.test_coordinator_kills import CONFIG, free_port, operator
+from tests.chaos.test_coordinator_kills import CONFIG, operator
 from tests.integration.market import verified
 from tests.integration.serving import task_config
 from tests.integration.test_background import check, take_part
 from tests.integration.test_participant_command import environment
+from tests.object_stores import free_port
 
 pytestmark = pytest.mark.long
 

@@ -203,7 +203,7 @@ BAD_TASKS = {
     "a capacity beyond all bounds": (
         "capacity = 3",
         "capacity = 100000000000",
-        "schedule.capacity is 100000000000; expected at most 10000",
+        "schedule.capacity is 100000000000; expected at most 5596487255",
     ),
     "a bill that the ledger cannot hold": (
         "[schedule]\nrounds = 1\nquorum = 3\ncapacity = 3",

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.serving import cpu_seconds
 from coordinator.folder import StateFolder
 from coordinator.opening import prepare_task
 from coordinator.operator import Operator
@@ -63,7 +64,7 @@ def run_crowd(path: Path, participants: int, rounds: int) -> dict[str, float]:
             output = crowd.stdout.read()
             assert crowd.wait() == 0
             results.append(json.loads(output))
-        memory = peak_memory(process.pid)
+        memory, cpu = peak_memory(process.pid), cpu_seconds(process.pid)
     seconds = time.monotonic() - began
     report = verified(folder)
     assert report.counts.payments == participants * rounds
@@ -75,6 +76,7 @@ def run_crowd(path: Path, participants: int, rounds: int) -> dict[str, float]:
         "participants": participants,
         "rounds": rounds,
         "seconds": seconds,
+        "cpu_seconds": cpu,
         "enrol_seconds": max(result["enrol_seconds"] for result in results),
         "claim_p50": statistics.median(claims),
         "claim_p99": claims[int(0.99 * (len(claims) - 1))],

@@ -21,6 +21,7 @@ from mechanism.settlement import (
     Payment,
     Settlement,
     Verdict,
+    drawn_peers,
     expected_payments,
     largest_remainder,
     max_payment_micro,
@@ -315,6 +316,35 @@ def test_members_of_a_cluster_draw_outside_of_it_and_others_from_everyone() -> N
         "a": {"c", "d", "f"}, "b": {"c", "d", "f"}, "c": {"a", "b", "f"}, "d": {"a", "b", "f"}, "e": set(),
         "f": {"a", "b", "c", "d"},
     }  # fmt: skip
+
+
+@given(
+    clusters=st.lists(st.sampled_from(["", "a", "b", "not scored"]), min_size=3, max_size=14),
+    peers=st.integers(1, 5),
+    rounds=st.integers(0, 3),
+)
+def test_all_are_drawn_for_as_each_is_by_itself(clusters: list[str], peers: int, rounds: int) -> None:
+    people = [
+        person(
+            f"{chr(97 + place)}",
+            None if kind == "not scored" else 0,
+            cluster=kind if kind in ("a", "b") else None,
+        )
+        for place, kind in enumerate(clusters)
+    ]
+    terms, by_id = (
+        replace(PLAIN, rule=Rule(peers=peers)),
+        {p.participant_id: outcome_of(PLAIN, p) for p in people},
+    )
+    draw, meetings = drawn(people), Meetings()
+    for _ in range(rounds + 1):
+        found = drawn_peers(terms, draw, by_id, meetings)
+        assert found == {
+            name: draw.peers(name, peer_candidates(by_id[name], by_id), peers, meetings.of(name))
+            for name, outcome in by_id.items()
+            if outcome.scored
+        }
+        meetings.add(found.items())
 
 
 STAKE = replace(PLAIN, rule=Rule(stake_micro=3 * MICRO))

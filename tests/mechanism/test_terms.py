@@ -12,7 +12,6 @@ from mechanism.errors import FieldError
 from mechanism.records import decimal
 from mechanism.terms import (
     DTYPE_BYTES,
-    MAX_PARTICIPANTS,
     MAX_ROUNDS,
     RULE_NAMES,
     ModelContract,
@@ -228,8 +227,10 @@ def test_the_bytes_of_a_model_are_a_whole_number() -> None:
             replace(samples.terms().contract, max_bytes=value)  # type: ignore[arg-type]
 
 
-def test_a_log_has_room_for_so_many_rounds_and_participants() -> None:
-    assert (MAX_ROUNDS, MAX_PARTICIPANTS) == (10_000, 10_000)
+def test_a_log_has_room_for_so_many_rounds_and_for_any_number_of_participants() -> None:
+    assert MAX_ROUNDS == 10_000
+    agreed = samples.terms(capacity=10**6, stake_micro=0)
+    assert Terms.parse(agreed.canonical).schedule.capacity == 10**6
 
 
 def test_terms_are_shown_with_their_numbers() -> None:

@@ -37,12 +37,7 @@ _NOTES = Statement(select(CHECKPOINTS.c.size, CHECKPOINTS.c.note).order_by(CHECK
 _KEY = Statement(select(LOG.c.verification_key))
 _BIND_KEY = Statement(update(LOG).values(verification_key=bindparam("key")))
 _FIND = Statement(select(IDS.c.id, IDS.c.entry_index).where(among(IDS.c.id)))
-#: Within the range of the participants' ids, which is short: two or three for each of them.
-_KEY_EVENTS = Statement(
-    select(IDS.c.id).where(
-        IDS.c.id >= "participant/", IDS.c.id < "participant0", IDS.c.id.like(bindparam("ends"))
-    )
-)
+_KEY_EVENTS = Statement(select(KEYS.c.entry).where(KEYS.c.fingerprint == bindparam("fingerprint")))
 _BUNDLE_OF = Statement(
     select(func.max(BUNDLES.c.first_index)).where(BUNDLES.c.first_index <= bindparam("index"))
 )
@@ -91,7 +86,7 @@ _TRANSFER_RUN = Statement(
 
 
 #: A row of the key history: number, index of the entry, digest after it, the entry.
-KeyRow = tuple[int, int, bytes, bytes]
+KeyRow = tuple[int, int, bytes, bytes, str]
 
 
 class SqlLedgerStore:
@@ -128,11 +123,16 @@ class SqlLedgerStore:
 
     def revoked_keys(self, fingerprint: str) -> list[str]:
         """Ids of the revocations of the key with this fingerprint, under any name."""
-        return [name for (name,) in _KEY_EVENTS.rows(self._connection, {"ends": f"%/revoked/{fingerprint}"})]
+        return self._key_events("revocation", fingerprint)
 
     def enrolled_keys(self, fingerprint: str) -> list[str]:
         """Ids of the enrolments of the key with this fingerprint, under any name."""
-        return [name for (name,) in _KEY_EVENTS.rows(self._connection, {"ends": f"%/key/{fingerprint}"})]
+        return self._key_events("enrolment", fingerprint)
+
+    def _key_events(self, kind: str, fingerprint: str) -> list[str]:
+        rows = _KEY_EVENTS.rows(self._connection, {"fingerprint": fingerprint})
+        found = [Entry.parse(bytes(data)) for (data,) in rows]
+        return sorted(entry.id for entry in found if entry.kind == kind)
 
     def entries(self, first: int, count: int) -> Iterator[bytes]:
         end = first + count
@@ -211,15 +211,19 @@ class SqlLedgerStore:
         return found
 
     def extend_key_history(self, first: int, rows: Sequence[tuple[int, bytes, bytes]]) -> None:
-        numbered = [(number, *row) for number, row in enumerate(rows, first)]
+        numbered = [
+            (number, *row, Entry.parse(row[2]).id.rpartition("/")[2])
+            for number, row in enumerate(rows, first)
+        ]
         insert_all(self._connection, KEYS, numbered)
         if self._locked_size is not None:
             self._locked_keys = first + len(rows), rows[-1][1]
 
     def keys(self, first: int = 0, count: int = MAX_SIZE) -> Iterator[KeyRow]:
-        """The key history from its `first` row on: number, index of the entry, digest after it, the entry."""
+        """The key history from its `first` row on: number, index of the entry, digest after it, the entry, the
+        fingerprint of its key."""
         for row in _KEY_RUN.stream(self._connection, {"first": first, "end": first + count}):
-            yield int(row[0]), int(row[1]), bytes(row[2]), bytes(row[3])
+            yield int(row[0]), int(row[1]), bytes(row[2]), bytes(row[3]), str(row[4])
 
     def transfers(
         self, first: int, count: int

@@ -135,7 +135,7 @@ TOTALS = Table(
 )
 
 #: Enrolments and revocations in order: where each stands, the digest of the key history after it, and the entry, so
-#: that a request for many of them does not read as many bundles.
+#: that a request for many of them does not read as many bundles; and the fingerprint of its key, by which it is found.
 KEYS = Table(
     "ledger_keys",
     METADATA,
@@ -143,6 +143,7 @@ KEYS = Table(
     Column("entry_index", BigInteger, nullable=False),
     Column("digest", LargeBinary, nullable=False),
     Column("entry", LargeBinary, nullable=False),
+    Column("fingerprint", Text, nullable=False, index=True),
 )
 
 #: Every head that was ever signed.

@@ -19,7 +19,7 @@ import json
 import multiprocessing
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -38,6 +38,7 @@ from fedpeer.learning.samples import Samples, Weights
 from fedpeer.learning.workers import begin_worker
 from fedpeer.learning.workloads.protocol import (
     HasGradients,
+    HasStacks,
     Judged,
     NewWeights,
     Workload,
@@ -313,13 +314,19 @@ class IsolatedWorkload:
         self._source = source
         self._lock = threading.RLock()
         self._pool: ProcessPoolExecutor | None = None
-        self.classes, self.trainable, self.dp_sgd, self._gradients = self._call("describe")
+        self.classes, self.trainable, self.dp_sgd, self.stacks, self._gradients = self._call("describe")
 
     def build(self, seed: int) -> NewWeights:
         return cast("NewWeights", self._call("build", seed))
 
     def train(self, weights: Weights, samples: Samples, recipe: Recipe, seed: int) -> NewWeights:
         return cast("NewWeights", self._call("train", dict(weights), samples, recipe, seed))
+
+    def train_stacked(
+        self, weights: Weights, samples: Sequence[Samples], recipe: Recipe, seeds: Sequence[int], device: str
+    ) -> list[NewWeights]:
+        arguments = dict(weights), samples, recipe, seeds, device
+        return cast("list[NewWeights]", self._call("train_stacked", *arguments))
 
     def judge(self, weights: Weights, samples: Samples) -> Judged:
         return cast("Judged", self._call("judge", dict(weights), samples))
@@ -362,7 +369,8 @@ def _answer(source: WorkloadSource, method: str, arguments: tuple[Any, ...]) -> 
     workload = source.load()
     if method == "describe":
         gradients = isinstance(workload, HasGradients)
-        return workload.classes, workload.trainable, trains_dp_sgd(workload), gradients
+        stacks = isinstance(workload, HasStacks) and workload.stacks
+        return workload.classes, workload.trainable, trains_dp_sgd(workload), stacks, gradients
     with calling(f"{source.factory} in {method}"):
         found = getattr(workload, method)(*arguments)
         if odd := _oddness(workload, method, arguments, found):

@@ -88,6 +88,24 @@ class HasDpSgd(Protocol):
     dp_sgd: bool
 
 
+@runtime_checkable
+class HasStacks(Protocol):
+    """A workload that can train several models together, on a device."""
+
+    stacks: bool
+
+    def train_stacked(
+        self, weights: Weights, samples: Sequence[Samples], recipe: Recipe, seeds: Sequence[int], device: str
+    ) -> list[NewWeights]:
+        """`train` of each of some data sets of one size, up to rounding."""
+
+
+def in_stacks(workload: Workload, recipe: Recipe) -> bool:
+    """Whether models of a recipe can be trained together: not where each step clips and draws noise of its own."""
+    private = recipe.privacy is not None and recipe.privacy.method == "dp-sgd"
+    return isinstance(workload, HasStacks) and workload.stacks and not private
+
+
 def trains_dp_sgd(workload: Workload) -> bool:
     return isinstance(workload, HasDpSgd) and workload.dp_sgd
 
@@ -110,20 +128,47 @@ def train_told(
 
 
 def train_all(
-    workload: Workload, weights: Weights, samples: Sequence[Samples], recipe: Recipe, seeds: Sequence[int]
+    workload: Workload,
+    weights: Weights,
+    samples: Sequence[Samples],
+    recipe: Recipe,
+    seeds: Sequence[int],
+    device: str = "",
 ) -> list[NewWeights]:
     """One model a data set, each as a participant would send it: with the noise of the recipe's privacy.
 
     That noise follows from the seed: it makes a model like a participant's and hides nothing.
+
+    Args:
+        device: of torch, where those of as many samples are trained together, if `in_stacks`; empty: one after another.
     """
-    return [train_sent(workload, weights, part, recipe, s) for part, s in zip(samples, seeds, strict=True)]
+    if not device or not in_stacks(workload, recipe):
+        return [
+            train_sent(workload, weights, part, recipe, s) for part, s in zip(samples, seeds, strict=True)
+        ]
+    assert isinstance(workload, HasStacks)
+    by_size: dict[int, list[int]] = {}
+    for place, part in enumerate(samples):
+        by_size.setdefault(len(part), []).append(place)
+    found: dict[int, NewWeights] = {}
+    for places in by_size.values():
+        chosen = [seeds[place] for place in places]
+        stack = workload.train_stacked(weights, [samples[place] for place in places], recipe, chosen, device)
+        found |= {
+            place: _sent(weights, made, recipe, seeds[place])
+            for place, made in zip(places, stack, strict=True)
+        }
+    return [found[place] for place in range(len(samples))]
 
 
 def train_sent(
     workload: Workload, weights: Weights, samples: Samples, recipe: Recipe, seed: int
 ) -> NewWeights:
     """As `train_all`, of one data set."""
-    made = workload.train(weights, samples, recipe, seed)
+    return _sent(weights, workload.train(weights, samples, recipe, seed), recipe, seed)
+
+
+def _sent(weights: Weights, made: NewWeights, recipe: Recipe, seed: int) -> NewWeights:
     if recipe.privacy is None or recipe.privacy.method != "update":
         return made
     return noised(weights, made, recipe.privacy, np.random.default_rng([seed, _NOISE]))

@@ -28,6 +28,7 @@ from fedpeer.learning.optimizers import optimizer_of
 from fedpeer.learning.samples import Samples, Weights
 from fedpeer.learning.training import EVALUATION_BATCH, epoch_batches, one_thread
 from fedpeer.learning.workloads.protocol import Judged, NewWeights, check_layout
+from fedpeer.learning.workloads.stacks import train_stack
 from mechanism.errors import kind_of
 from mechanism.terms import Recipe
 
@@ -84,7 +85,7 @@ class TorchWorkload:
     ) -> None:
         if isinstance(loss, str) and loss not in LOSSES:
             raise ModelError(f"there is no loss {loss!r}; expected a function, or one of {', '.join(LOSSES)}")
-        self.dp_sgd = True
+        self.dp_sgd = self.stacks = True
         self._factory = factory
         self._loss: Loss = LOSSES[loss] if isinstance(loss, str) else loss
         self.classes = classes
@@ -141,6 +142,22 @@ class TorchWorkload:
                 if on_epoch is not None:
                     on_epoch(epoch)
         return self._weights(module)
+
+    def train_stacked(
+        self, weights: Weights, samples: Sequence[Samples], recipe: Recipe, seeds: Sequence[int], device: str
+    ) -> list[NewWeights]:
+        """`train` of each, together (`fedpeer.learning.workloads.stacks`); as many samples of each."""
+        module = self._at(weights, shared=False).train()
+        tensors = [self._tensors_of(module, part) for part in samples]
+        module.to(memory_format=torch.contiguous_format)
+
+        def loss(call: Any, inputs: Any, targets: torch.Tensor) -> torch.Tensor:
+            return self._losses(call, inputs, targets).mean()
+
+        with _alone(seeds[0]):
+            inputs, targets = zip(*tensors, strict=True)
+            made = train_stack(module, _tensors(module), loss, inputs, targets, recipe, seeds, device)
+        return [{name: as_array(each[name]) for name in self._names} for each in made]
 
     def _train_privately(
         self,

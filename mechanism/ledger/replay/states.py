@@ -13,7 +13,7 @@ from mechanism.ledger.replay.payouts import check_price
 from mechanism.ledger.replay.world import Measured, Round, Task, World, moment
 from mechanism.lifecycle import State, check_step
 from mechanism.settlement import least_budget_micro
-from mechanism.terms import MAX_PARTICIPANTS, MAX_ROUNDS, Terms
+from mechanism.terms import MAX_ROUNDS, Terms
 
 #: States that are entered at the end of a transaction which no state begins, and what stands in it before.
 _RESTS_ON: Mapping[State, str] = {State.SELECTED: "a selection", State.SCORED: "verdicts"}
@@ -51,11 +51,8 @@ def _publish(world: World, published: Terms) -> None:
     name, schedule = published.task_id, published.schedule
     if name in world.tasks or name in world.ended:
         raise Wrong(f"the task {name} has terms already")
-    if schedule.rounds > MAX_ROUNDS or schedule.capacity > MAX_PARTICIPANTS:
-        raise Wrong(
-            f"{schedule.rounds} rounds of {schedule.capacity} participants; a task has at most {MAX_ROUNDS} of "
-            f"{MAX_PARTICIPANTS}"
-        )
+    if schedule.rounds > MAX_ROUNDS:
+        raise Wrong(f"{schedule.rounds} rounds; a task has at most {MAX_ROUNDS}")
     least = least_budget_micro(published)
     if published.budget_micro < least:
         raise Wrong(

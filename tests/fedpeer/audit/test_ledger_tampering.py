@@ -261,11 +261,15 @@ EDITS: dict[str, tuple[str, str]] = {
     ),
     "a deleted key": ("DELETE FROM ledger_keys WHERE number = 2", "table ledger_keys"),
     "an invented key": (
-        "INSERT INTO ledger_keys SELECT 3, 9, digest, entry FROM ledger_keys WHERE number = 2",
+        "INSERT INTO ledger_keys SELECT 3, 9, digest, entry, fingerprint FROM ledger_keys WHERE number = 2",
         "table ledger_keys",
     ),
     "another entry of a key": (
         "UPDATE ledger_keys SET entry = (SELECT entry FROM ledger_keys WHERE number = 0) WHERE number = 1",
+        "table ledger_keys",
+    ),
+    "another fingerprint of a key": (
+        "UPDATE ledger_keys SET fingerprint = (SELECT fingerprint FROM ledger_keys WHERE number = 0) WHERE number = 1",
         "table ledger_keys",
     ),
     "a deleted tile": ("DELETE FROM ledger_tiles", "tile"),

@@ -59,12 +59,13 @@ class Tables:
                     debit, credit = made.debit, made.credit
                 self.rows.append((index, position, kind, debit, credit, transfer.micro, name, held))
         self.known = [(entry.id, index) for index, entry in enumerate(ledger)]
-        self.history: list[tuple[int, int, bytes, bytes]] = []
+        self.history: list[tuple[int, int, bytes, bytes, str]] = []
         digest = NO_KEYS
         for index, entry in enumerate(ledger):
             if entry.kind in ("enrolment", "revocation"):
                 digest = extended(digest, index, entry.data)
-                self.history.append((len(self.history), index, digest, entry.data))
+                mark = entry.id.rpartition("/")[2]
+                self.history.append((len(self.history), index, digest, entry.data, mark))
         self.sums = {name: self.book.balance(name) for name in self.book.accounts()}
         self.whole = self.book.totals()
         self.number, self.count = len(ledger), 0
@@ -87,7 +88,7 @@ class Tables:
     def tiles(self) -> int:
         return self.count
 
-    def keys(self) -> Iterator[tuple[int, int, bytes, bytes]]:
+    def keys(self) -> Iterator[tuple[int, int, bytes, bytes, str]]:
         return iter(self.history)
 
 
@@ -221,9 +222,14 @@ ALTERED: Mapping[str, tuple[Callable[[FullSource], Any], str, str]] = {
         "entry 7 makes row 7",
     ),
     "a key": (lambda s: key_row(s, 7, 3, LEDGER[8].data), "table ledger_keys", "entry 7 makes row 7"),
+    "the fingerprint of a key": (
+        lambda s: key_row(s, 7, 4, "0" * 16),
+        "table ledger_keys",
+        "entry 7 makes row 7",
+    ),
     "the last key left out": (lambda s: s.own.history.pop(), "table ledger_keys", "the database says None"),
     "a key too many": (
-        lambda s: s.own.history.append((99, SIZE, bytes(32), LEDGER[0].data)),
+        lambda s: s.own.history.append((99, SIZE, bytes(32), LEDGER[0].data, "")),
         "table ledger_keys",
         f"the key of entry {SIZE}, which is none",
     ),
