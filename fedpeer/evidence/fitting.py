@@ -5,16 +5,19 @@ stratum, after the logarithm of p^(c). A ridge regression, one for all strata, t
 these the degree is the mean of a line and of extremely randomised trees: either alone is off by more. Every step sees
 of a shadow what the step before says without it, as it does of a participant.
 
-The interval is conformal: its half-width is the (1 - ALPHA) quantile, with the finite-sample correction, of what
-cross-validation of all steps is off by. A shadow that is left out still shares samples of D_c with others of its half,
-as no participant does. What an update says of it comes from the other half's map, which has not seen them. What is
-left of that help is of the size of what stands against it (fewer shadows in a fold's maps, and fewer samples of D_c to
-observe it on), as long as a half has enough samples of every stratum: `fedpeer.evidence.planning.scarcity`.
+The interval is a tolerance interval: with confidence 1 - ALPHA it covers 1 - ALPHA of the models that are exchangeable
+with the shadows of this start, by what cross-validation of all steps is off by (`regression.tolerance_quantile`). Every
+participant of a round is told by the same maps, so that a rate over all starts together would leave single rounds short
+of it. A shadow that is left out still shares samples of D_c with others of its half, as no participant does. What an
+update says of it comes from the other half's map, which has not seen them. What is left of that help is of the size of
+what stands against it (fewer shadows in a fold's maps, and fewer samples of D_c to observe it on), as long as a half
+has enough samples of every stratum: `fedpeer.evidence.planning.scarcity`.
 
 Shadows of earlier rounds can be *carried over*: they join every fit as they were observed at their own starts, and the
 features of the start tell the starts apart. What is held out, and so the interval, is of this round's shadows alone.
 
-Sources: Geurts, Ernst, Wehenkel 2006, extremely randomized trees; Vovk 2015, cross-conformal predictors.
+Sources: Geurts, Ernst, Wehenkel 2006, extremely randomized trees; Vovk 2015, cross-conformal predictors; Vovk 2012,
+Conditional validity of inductive conformal predictors.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,18 +33,18 @@ from fedpeer.evidence.regression import (
     Indices,
     Line,
     LineAndTrees,
-    conformal_quantile,
     folds,
     label_rows,
     micro,
     ridge,
+    tolerance_quantile,
 )
 from fedpeer.evidence.sketch import Array
 from fedpeer.evidence.telling import DIRECTION, Halves, Scale, Teller, fit_halved, fit_whole
 from mechanism.degree_map import DegreeMap, regressors
 from mechanism.settlement import MICRO
 
-#: Nominal rate of misses of the prediction interval.
+#: Nominal rate of misses of the prediction interval, and of rounds whose interval misses more.
 ALPHA = 0.1
 
 #: Fewest sound shadows: of fewer, each half of D_c has too few to be told apart.
@@ -221,7 +224,7 @@ def fit_degree(table: Table, carried: Table | None = None) -> Fitted:
     maps, features, shares = fit_maps(every)
     z = every.z(features, shares)
     residuals = _residuals(table, carried, folds(count, CHECK_FOLDS))
-    half_width = micro(conformal_quantile(np.abs(residuals), ALPHA))
+    half_width = micro(tolerance_quantile(np.abs(residuals), ALPHA))
     return Fitted(
         maps,
         maps.degree_map(table, half_width),
