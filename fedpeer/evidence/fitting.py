@@ -65,6 +65,7 @@ class Table:
         vectors: long vectors by name, (n, B) each.
         shares: (n, S); degrees: (n,).
         halves: of D_c, (n,).
+        groups: those of one group are left out together, (n,).
         reference: p^(c).
         sorted_columns: of the features.
     """
@@ -74,6 +75,7 @@ class Table:
     shares: Array
     degrees: Array
     halves: Halves
+    groups: Indices
     reference: tuple[Fraction, ...]
     sorted_columns: tuple[int, ...]
 
@@ -84,6 +86,7 @@ class Table:
         names: Sequence[str],
         shares: Array,
         halves: Halves,
+        groups: Indices,
         reference: tuple[Fraction, ...],
     ) -> "Table":
         """Args: names: of the features."""
@@ -93,6 +96,7 @@ class Table:
             shares,
             np.abs(shares - q).sum(axis=1) / 2,
             halves,
+            groups,
             reference,
             tuple(names.index(name) for name in SORTED_FEATURES if name in names),
         )
@@ -109,6 +113,7 @@ class Table:
             self.shares[chosen],
             self.degrees[chosen],
             self.halves[chosen],
+            self.groups[chosen],
             self.reference,
             self.sorted_columns,
         )
@@ -123,6 +128,7 @@ class Table:
             np.concatenate([self.shares, other.shares]),
             np.concatenate([self.degrees, other.degrees]),
             np.concatenate([self.halves, other.halves]),
+            np.concatenate([self.groups, self.groups.max(initial=-1) + 1 + other.groups]),
             self.reference,
             self.sorted_columns,
         )
@@ -223,7 +229,7 @@ def fit_degree(table: Table, carried: Table | None = None) -> Fitted:
     every = table.joined(carried)
     maps, features, shares = fit_maps(every)
     z = every.z(features, shares)
-    residuals = _residuals(table, carried, folds(count, CHECK_FOLDS))
+    residuals = _residuals(table, carried, folds(table.groups, CHECK_FOLDS))
     half_width = micro(tolerance_quantile(np.abs(residuals), ALPHA))
     return Fitted(
         maps,
@@ -264,7 +270,7 @@ def fit_maps(table: Table) -> tuple[Maps, Array, Array]:
             tellers[name], told[name] = fit_whole(vectors, table.shares, scale)
     features = _extended(table.features, told, table.reference)
     crossed = np.empty_like(table.shares)
-    for rest, fold in folds(len(crossed), _CROSS_FOLDS):
+    for rest, fold in folds(table.groups, _CROSS_FOLDS):
         line = ridge(label_rows(features[rest]), table.shares[rest].ravel())
         crossed[fold] = line(label_rows(features[fold])).reshape(len(fold), -1)
     shares = ridge(label_rows(features), table.shares.ravel())

@@ -93,11 +93,17 @@ def label_rows(features: Array) -> Array:
     return np.concatenate([features, means], axis=2).reshape(-1, 2 * features.shape[2])
 
 
-def folds(count: int, parts: int) -> Iterator[tuple[Indices, Indices]]:
-    """Indices of the rest and of the fold, for each fold of a fixed random partition; no fold is empty."""
-    order = np.random.default_rng(count).permutation(count)
-    for fold in np.array_split(order, min(parts, count)):
-        yield np.setdiff1d(order, fold), fold
+def folds(groups: Indices, parts: int) -> Iterator[tuple[Indices, Indices]]:
+    """Indices of the rest and of the fold, for each fold of a fixed random partition; no fold is empty.
+
+    Args:
+        groups: of each row, (n,): rows of one group are in one fold.
+    """
+    names, of = np.unique(groups, return_inverse=True)
+    order = np.random.default_rng(len(names)).permutation(len(names))
+    for chosen in np.array_split(order, min(parts, len(names))):
+        fold = np.isin(of, chosen)
+        yield np.flatnonzero(~fold), np.flatnonzero(fold)
 
 
 def conformal_quantile(scores: Array, rate: float) -> float:

@@ -6,7 +6,7 @@ from math import comb
 import numpy as np
 import pytest
 
-from fedpeer.evidence.regression import tolerance_quantile
+from fedpeer.evidence.regression import folds, tolerance_quantile
 
 
 def reached(count: int, place: int) -> Fraction:
@@ -27,3 +27,14 @@ def test_a_tolerance_quantile_is_the_least_score_of_its_confidence(count: int) -
 @pytest.mark.parametrize("count", [1, 12, 21])
 def test_of_too_few_scores_the_largest_is_the_tolerance_quantile(count: int) -> None:
     assert tolerance_quantile(np.arange(1, count + 1).astype(np.float64), 0.1) == count
+
+
+def test_rows_of_one_group_are_left_out_together_and_each_row_once() -> None:
+    groups = np.array([5, 0, 1, 5, 2, 3, 0])
+    left_out = []
+    for rest, fold in folds(groups, 3):
+        assert sorted([*rest, *fold]) == list(range(len(groups)))
+        assert not {*groups[rest].tolist()} & {*groups[fold].tolist()}
+        left_out += fold.tolist()
+    assert sorted(left_out) == list(range(len(groups)))
+    assert len(list(folds(groups, 10))) == 5
