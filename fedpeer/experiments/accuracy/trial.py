@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from fedpeer.evidence import EvidenceTask
-from fedpeer.evidence.measuring import CHUNK, Ensemble, begin_ensemble, fit_ensemble, observe_plans
+from fedpeer.evidence.fitting import MIN_SHADOWS
+from fedpeer.evidence.measuring import CHUNK, SHADOWS, Ensemble, begin_ensemble, fit_ensemble, observe_plans
 from fedpeer.evidence.observing import Observation, Observer
-from fedpeer.evidence.planning import Plan, anchor_count, flawed_count, scarcity
+from fedpeer.evidence.planning import Plan, anchor_count, flawed_count, most_shadows, scarcity
 from fedpeer.experiments.accuracy.tasks import TASKS, AccuracyTask, Parts
 from fedpeer.experiments.cells import Cell, Record
 from fedpeer.learning.mean import weighted_mean
@@ -31,8 +32,9 @@ from mechanism.settlement import MICRO
 _WARMING = 6
 
 
-#: Sound shadows that there are results for, as many of the first as are trained.
-COUNTS = (12, 25, 50, 100, 200)
+#: Sound shadows that there are results for, where as many are trained: the fewest, those that 25, 50 and 100 trainings
+#: of all kinds buy, and the default.
+COUNTS = (MIN_SHADOWS, *(most_shadows(limit) for limit in (25, 50, 100)), SHADOWS)
 
 
 def accuracy_cells(
