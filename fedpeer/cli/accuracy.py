@@ -55,7 +55,7 @@ def _print(result: AccuracyResult) -> None:
 def _print_accuracy(found: Mapping[tuple[str, str], Mapping[int, Figures]]) -> None:
     table = _table(
         "Non-iid degrees of participants with mixes that no shadow has",
-        "goal: of the mean error and the rank correlation; covered: by the nominal 90 % interval, and by the worst "
+        "goal: of the mean error and the rank correlation; covered: by the interval that is for 90 %, and by the worst "
         "start's",
         ("task", "start"),
         (

@@ -5,16 +5,19 @@ stratum, after the logarithm of p^(c). A ridge regression, one for all strata, t
 these the degree is the mean of a line and of extremely randomised trees: either alone is off by more. Every step sees
 of a shadow what the step before says without it, as it does of a participant.
 
-The interval is conformal: its half-width is the (1 - ALPHA) quantile, with the finite-sample correction, of what
-cross-validation of all steps is off by. A shadow that is left out still shares samples of D_c with others of its half,
-as no participant does. What an update says of it comes from the other half's map, which has not seen them. What is
-left of that help is of the size of what stands against it (fewer shadows in a fold's maps, and fewer samples of D_c to
-observe it on), as long as a half has enough samples of every stratum: `fedpeer.evidence.planning.scarcity`.
+The interval is a tolerance interval: with confidence 1 - ALPHA it covers 1 - ALPHA of the models that are exchangeable
+with the shadows of this start, by what cross-validation of all steps is off by (`regression.tolerance_quantile`). Every
+participant of a round is told by the same maps, so that a rate over all starts together would leave single rounds short
+of it. A shadow that is left out still shares samples of D_c with others of its half, as no participant does. What an
+update says of it comes from the other half's map, which has not seen them. What is left of that help is of the size of
+what stands against it (fewer shadows in a fold's maps, and fewer samples of D_c to observe it on), as long as a half
+has enough samples of every stratum: `fedpeer.evidence.planning.scarcity`.
 
 Shadows of earlier rounds can be *carried over*: they join every fit as they were observed at their own starts, and the
 features of the start tell the starts apart. What is held out, and so the interval, is of this round's shadows alone.
 
-Sources: Geurts, Ernst, Wehenkel 2006, extremely randomized trees; Vovk 2015, cross-conformal predictors.
+Sources: Geurts, Ernst, Wehenkel 2006, extremely randomized trees; Vovk 2015, cross-conformal predictors; Vovk 2012,
+Conditional validity of inductive conformal predictors.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,18 +33,18 @@ from fedpeer.evidence.regression import (
     Indices,
     Line,
     LineAndTrees,
-    conformal_quantile,
     folds,
     label_rows,
     micro,
     ridge,
+    tolerance_quantile,
 )
 from fedpeer.evidence.sketch import Array
 from fedpeer.evidence.telling import DIRECTION, Halves, Scale, Teller, fit_halved, fit_whole
 from mechanism.degree_map import DegreeMap, regressors
 from mechanism.settlement import MICRO
 
-#: Nominal rate of misses of the prediction interval.
+#: Nominal rate of misses of the prediction interval, and of rounds whose interval misses more.
 ALPHA = 0.1
 
 #: Fewest sound shadows: of fewer, each half of D_c has too few to be told apart.
@@ -62,6 +65,7 @@ class Table:
         vectors: long vectors by name, (n, B) each.
         shares: (n, S); degrees: (n,).
         halves: of D_c, (n,).
+        groups: those of one group are left out together, (n,).
         reference: p^(c).
         sorted_columns: of the features.
     """
@@ -71,6 +75,7 @@ class Table:
     shares: Array
     degrees: Array
     halves: Halves
+    groups: Indices
     reference: tuple[Fraction, ...]
     sorted_columns: tuple[int, ...]
 
@@ -81,6 +86,7 @@ class Table:
         names: Sequence[str],
         shares: Array,
         halves: Halves,
+        groups: Indices,
         reference: tuple[Fraction, ...],
     ) -> "Table":
         """Args: names: of the features."""
@@ -90,6 +96,7 @@ class Table:
             shares,
             np.abs(shares - q).sum(axis=1) / 2,
             halves,
+            groups,
             reference,
             tuple(names.index(name) for name in SORTED_FEATURES if name in names),
         )
@@ -106,6 +113,7 @@ class Table:
             self.shares[chosen],
             self.degrees[chosen],
             self.halves[chosen],
+            self.groups[chosen],
             self.reference,
             self.sorted_columns,
         )
@@ -120,6 +128,7 @@ class Table:
             np.concatenate([self.shares, other.shares]),
             np.concatenate([self.degrees, other.degrees]),
             np.concatenate([self.halves, other.halves]),
+            np.concatenate([self.groups, self.groups.max(initial=-1) + 1 + other.groups]),
             self.reference,
             self.sorted_columns,
         )
@@ -220,8 +229,8 @@ def fit_degree(table: Table, carried: Table | None = None) -> Fitted:
     every = table.joined(carried)
     maps, features, shares = fit_maps(every)
     z = every.z(features, shares)
-    residuals = _residuals(table, carried, folds(count, CHECK_FOLDS))
-    half_width = micro(conformal_quantile(np.abs(residuals), ALPHA))
+    residuals = _residuals(table, carried, folds(table.groups, CHECK_FOLDS))
+    half_width = micro(tolerance_quantile(np.abs(residuals), ALPHA))
     return Fitted(
         maps,
         maps.degree_map(table, half_width),
@@ -261,7 +270,7 @@ def fit_maps(table: Table) -> tuple[Maps, Array, Array]:
             tellers[name], told[name] = fit_whole(vectors, table.shares, scale)
     features = _extended(table.features, told, table.reference)
     crossed = np.empty_like(table.shares)
-    for rest, fold in folds(len(crossed), _CROSS_FOLDS):
+    for rest, fold in folds(table.groups, _CROSS_FOLDS):
         line = ridge(label_rows(features[rest]), table.shares[rest].ravel())
         crossed[fold] = line(label_rows(features[fold])).reshape(len(fold), -1)
     shares = ridge(label_rows(features), table.shares.ravel())

@@ -538,7 +538,11 @@ def _table(
 ) -> Table:
     shares = np.array([[float(p) for p in plan.mix.distribution] for plan, _ in pairs])
     halves = np.array([plan.half for plan, _ in pairs])
-    return Table.of([each for _, each in pairs], names, shares, halves, reference)
+    # The two of an anchor have one mix: neither says what is known without it of the other.
+    groups = np.array(
+        [k if plan.anchor is None else len(pairs) + plan.anchor for k, (plan, _) in enumerate(pairs)]
+    )
+    return Table.of([each for _, each in pairs], names, shares, halves, groups, reference)
 
 
 def _anchors(pairs: Sequence[tuple[Plan, Observation]]) -> list[Anchor]:

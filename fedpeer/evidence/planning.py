@@ -9,14 +9,15 @@ have the same halves, so that the same holds of shadows that are carried over.
 Dirichlet, and few strata. *Flawed* ones are nearly balanced, but trained on a handful of samples over and over, or on
 wrong targets.
 
-*Anchors* show how alike two models are that have a mix in common, and samples or not: each is two shadows of one mix on
-samples of two disjoint quarters of D_c that lie in one half, and every other one has a third, on the samples of the
-first again. The quarters are the same for all, so that no first or third has a sample in common with any second.
+Some of the sound ones are *anchors*, which show how alike two models are that have a mix in common, and samples or not:
+each is two shadows of one mix on samples of two disjoint quarters of D_c that lie in one half, and every other one has
+a third, which counts as nothing else, on the samples of the first again. The quarters are the same for all, so that no
+first or third has a sample in common with any second.
 
 *Repeated* ones have 0.3 to 0.85 of the samples that a sound one of their mix has, repeated up to the recipe's number
 (`fedpeer.evidence.straying`). Half of them are trained by the recipe; the others more *calmly*, as one does whose
 samples shall not be seen to be few: in batches of twice the size, at three quarters of the learning rate, or for an
-epoch less.
+epoch less. Below `LEAST_FOR_REPEATED` sound ones nothing could be read from them, and none are trained.
 """
 
 from bisect import bisect_right
@@ -50,6 +51,9 @@ KEPT, KEPT_SHARE = 12, 0.25
 ANCHOR_SHARE, LEAST_ANCHORS = 0.08, 4
 
 
+#: Sound shadows from which there are repeated ones: with a tenth of them diverged, `straying.LEAST_SOUND` are left.
+LEAST_FOR_REPEATED = 50
+
 #: Repeated shadows for each sound one that are trained by the recipe, and as many that are trained more calmly; the
 #: least and the most of a sound one's samples that they have.
 REPEATED_SHARE, REPEATED_PART = 0.2, (0.3, 0.85)
@@ -69,7 +73,8 @@ class Plan:
         half: of D_c, 0 or 1.
         sound: trained as the recipe wants, on samples of its own.
         seed: of its training.
-        anchor: the number of the anchor whose first, second or third shadow it is; None for all others.
+        anchor: the number of the anchor whose first, second or third shadow it is; None for all others. The first and
+            the second are sound.
         family: 0, or that of a repeated shadow.
         keeps: whether it is trained once more, from a start in which it took part (`fedpeer.evidence.measuring`).
     """
@@ -98,8 +103,8 @@ class Plan:
 def plan_shadows(
     codes: Codes, reference: Sequence[Fraction], samples: int, count: int, seed: Sequence[int]
 ) -> list[Plan]:
-    """`count` sound shadows, then a quarter as many flawed ones, then the anchors and the repeated ones. The same seed
-    gives the same.
+    """`count` sound shadows, a quarter as many flawed ones and the repeated ones. Sound ones that are no anchors stand
+    first, anchors behind the flawed ones. The same seed gives the same.
 
     Args:
         codes: the stratum of each sample of D_c.
@@ -110,7 +115,9 @@ def plan_shadows(
     halves = balanced_halves(codes, np.random.default_rng([seed[0], _HALVES]))
     strata = len(reference)
     plans = []
-    for k in range(count):
+    anchors = anchor_count(count)
+    alone = count - 2 * anchors
+    for k in range(alone):
         # Each four, each family, and each number of strata in the last one, takes turns with the halves.
         half = (k + k // 4 + k // (4 * (strata - 1))) % 2
         mix = sound_mix(k, reference, samples, generator)
@@ -121,14 +128,13 @@ def plan_shadows(
         make = _handful if k % 2 else _wrong_targets
         mix, rows, targets = make(codes, halves[half], reference, samples, generator)
         plans.append(Plan(mix, rows, targets, half, False, int(generator.integers(2**31))))
-    anchors = anchor_count(count)
     quarters = [[half[rows] for rows in balanced_halves(codes[half], generator)] for half in halves]
     for k in range(anchors):
         mix = _anchor_mix(k, anchors, reference, samples, generator)
         first, second = (_resample(codes, quarter, mix.counts, generator) for quarter in quarters[k % 2])
-        for rows in (first, second, first)[: 3 - k % 2]:
-            plans.append(Plan(mix, rows, rows, k % 2, False, int(generator.integers(2**31)), k))
-    for k in generator.permutation(count)[: kept_count(count)]:
+        for place, rows in enumerate((first, second, first)[: 3 - k % 2]):
+            plans.append(Plan(mix, rows, rows, k % 2, place < 2, int(generator.integers(2**31)), k))
+    for k in generator.permutation(alone)[: kept_count(count)]:
         plans[k] = replace(plans[k], keeps=True)
     repeated = repeated_count(count)
     for k in range(2 * repeated):
@@ -155,10 +161,9 @@ def trainings(shadows: int, *, later: bool = False) -> int:
     """Models that are trained for so many sound shadows: as many as `plan_shadows` plans, and what a `later` round
     adds at most.
     """
-    anchors = anchor_count(shadows)
-    likeness = 2 * anchors + (anchors + 1) // 2
-    alone = shadows + flawed_count(shadows) + 2 * repeated_count(shadows)
-    return alone + likeness + later * 2 * kept_count(shadows)
+    thirds = (anchor_count(shadows) + 1) // 2
+    beside = flawed_count(shadows) + 2 * repeated_count(shadows) + later * 2 * kept_count(shadows)
+    return shadows + thirds + beside
 
 
 def later_shadows(shadows: int) -> int:
@@ -181,24 +186,24 @@ def flawed_count(shadows: int) -> int:
 
 def repeated_count(shadows: int) -> int:
     """Repeated shadows beside so many sound ones that are trained by the recipe; as many are trained more calmly."""
-    return round(shadows * REPEATED_SHARE)
+    return round(shadows * REPEATED_SHARE) if shadows >= LEAST_FOR_REPEATED else 0
 
 
 def kept_count(shadows: int) -> int:
     """Of so many sound shadows, those that are trained as participants that took part before."""
-    return min(KEPT, int(shadows * KEPT_SHARE))
+    return min(KEPT, int(shadows * KEPT_SHARE), shadows - 2 * anchor_count(shadows))
 
 
 def anchor_count(shadows: int) -> int:
-    """Anchors beside so many sound shadows."""
-    return max(LEAST_ANCHORS, round(shadows * ANCHOR_SHARE))
+    """Anchors among so many sound shadows, of which each is two."""
+    return min(max(LEAST_ANCHORS, round(shadows * ANCHOR_SHARE)), shadows // 2)
 
 
 def _anchor_mix(
     k: int, count: int, reference: Sequence[Fraction], samples: int, generator: np.random.Generator
 ) -> LabelMix:
     """From the reference to a single stratum in even steps, a majority over the rest and few strata by turns."""
-    strata, step = len(reference), Fraction(k, count - 1)
+    strata, step = len(reference), Fraction(k, max(count - 1, 1))
     if k % 2 == 0:
         majority = int(generator.integers(strata))
         degree = step * (1 - reference[majority])

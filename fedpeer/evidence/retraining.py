@@ -56,7 +56,7 @@ def retraining_differences(
             earlier = each.table.joined(earlier)
     first, second = shadows.table, shadows.table.seen_as(again)
     found = np.empty(len(first.degrees))
-    for rest, fold in folds(len(found), CHECK_FOLDS):
+    for rest, fold in folds(first.groups, CHECK_FOLDS):
         maps, *_ = fit_maps(first.rows(rest).joined(earlier))
         found[fold] = maps.estimates(second.rows(fold)) - maps.estimates(first.rows(fold))
     return tuple(micro(each) for each in found.tolist())

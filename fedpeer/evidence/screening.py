@@ -405,7 +405,7 @@ def fit_screens(
     common = scaled(plain)
     band = limit_at_worst(fitted.residuals, table.degrees)
     limit = _limit(common, table)
-    quality, held, flawed_quality, flawed_degree = _fit_quality(fitted, flawed)
+    quality, held, flawed_quality, flawed_degree = _fit_quality(fitted, table, flawed)
     enough = np.ones(len(held), dtype=bool) if distinct is None else distinct >= _DISTINCT
     least_quality = -limit_at(-held[enough if enough.any() else slice(None)], RATE)
     if kept:
@@ -429,7 +429,7 @@ def _usual_of_half(sound: Sequence[Observation], fitted: Fitted, table: Table, h
     )
 
 
-def _fit_quality(fitted: Fitted, flawed: Table | None) -> tuple[Line, Array, float, float]:
+def _fit_quality(fitted: Fitted, table: Table, flawed: Table | None) -> tuple[Line, Array, float, float]:
     """The quality, what it says of each sound shadow without it, and of flawed ones the median, and what their
     degrees seem to be at most.
     """
@@ -440,8 +440,8 @@ def _fit_quality(fitted: Fitted, flawed: Table | None) -> tuple[Line, Array, flo
     shares = fitted.maps.shadow_shares(features)
     both = np.concatenate([z, flawed.z(features, shares)])
     target = np.concatenate([np.ones(len(z)), np.zeros(len(both) - len(z))])
-    held = np.empty(len(both))
-    for rest, fold in folds(len(both), _CHECK_FOLDS):
+    held, groups = np.empty(len(both)), table.joined(flawed).groups
+    for rest, fold in folds(groups, _CHECK_FOLDS):
         held[fold] = ridge(both[rest], target[rest])(both[fold])
     degree = limit_at(fitted.maps.estimates(flawed), RATE)
     return ridge(both, target), held[: len(z)], float(np.median(held[len(z) :])), degree

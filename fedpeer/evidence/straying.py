@@ -286,7 +286,7 @@ def _held_out(shadows: _Shadows, scale: Array, here: npt.NDArray[np.int64]) -> A
     """What maps are off by on this round's shadows that they have not seen."""
     found = np.empty(len(here))
     carried = np.arange(len(here), len(scale))
-    for rest, fold in folds(len(here), _CHECK_FOLDS):
+    for rest, fold in folds(here, _CHECK_FOLDS):
         seen, unseen = np.concatenate([rest, carried]), shadows.rows(fold)
         direction, of_basis, constant = shadows.rows(seen).calibrated(scale[seen])
         found[fold] = unseen.features @ direction + unseen.basis @ of_basis + constant - unseen.times

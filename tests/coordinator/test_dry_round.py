@@ -84,7 +84,7 @@ def test_a_task_that_can_be_scored_is_proved_and_says_how_long_its_evidence_take
     assert " LOOK AGAIN: it is odd." in replace(proof, doubts=("it is odd.",)).sentence()
     assert progress[0] == "training model 1 of 2"
     assert "measuring and settling a round of three" in progress
-    assert progress[-1] == "training shadow models: 60 of 60"
+    assert progress[-1] == "training shadow models: 40 of 40"
 
 
 def test_a_long_recipe_is_proved_by_a_shorter_round(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,15 +324,15 @@ def test_nothing_is_recorded_of_a_task_that_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_limit_of_trainings_gives_the_shadows_of_a_round_and_the_interval_that_they_buy() -> None:
-    proof = prove(prepare_task(task(evidence={"trainings": 38}), 0.0))
-    assert proof.shadows == (17, 17, 13)
-    assert proof.models == (trainings(17), trainings(13, later=True))
-    assert proof.task.row.settings["evidence"]["shadows"] == 17
-    assert "With 17 shadows degrees are known to" in proof.sentence()
-    assert "for 37 trainings, or 38 in later rounds" in proof.sentence()
-    said = refused(evidence={"trainings": 34})
-    assert "evidence.trainings is 34" in said
-    assert "at least 35" in said
+    proof = prove(prepare_task(task(evidence={"trainings": 36}), 0.0))
+    assert proof.shadows == (27, 27, 19)
+    assert proof.models == (trainings(27), trainings(19, later=True))
+    assert proof.task.row.settings["evidence"]["shadows"] == 27
+    assert "With 27 shadows degrees are known to" in proof.sentence()
+    assert "for 36 trainings, or 34 in later rounds" in proof.sentence()
+    said = refused(evidence={"trainings": 22})
+    assert "evidence.trainings is 22" in said
+    assert "at least 23" in said
 
 
 def test_a_limit_of_seconds_is_held_by_what_the_dry_round_takes() -> None:

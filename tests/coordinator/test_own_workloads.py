@@ -302,7 +302,7 @@ def test_evidence_is_had_of_an_own_workload(folder: Path, model: str, data: str,
     progress: list[str] = []
     proof = prove(prepared(folder, f"own_models:{model}", data, top, rule="verified"), progress.append)
     assert proof.evidence_seconds is not None
-    assert progress[-1] == "training shadow models: 60 of 60"
+    assert progress[-1] == "training shadow models: 40 of 40"
     assert "measuring and settling a round of three" in progress
     # What a line learns of a target hardly hangs on which of its samples it saw.
     assert [d.split(":")[0] for d in proof.doubts] == (

@@ -77,7 +77,7 @@ def estimator_cell(parameters: Record, device: str) -> Record:
     mixes, models = trial.participants(int(parameters["participants"]))
     evidence, count = trial.evidence, int(parameters["shadows"])
     plans, observer = begin_ensemble(evidence, trial.start, trial.seed, count)
-    plans = [plan for plan in plans if plan.anchor is None]
+    plans = [plan for plan in plans if not plan.repeated]
     held = evidence.validation
     samples = [held.select(plan.rows, held.targets[plan.targets_from]) for plan in plans]
     trained = train_all(trial.workload, trial.start, samples, trial.recipe, [plan.seed for plan in plans])

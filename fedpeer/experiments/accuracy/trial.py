@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from fedpeer.evidence import EvidenceTask
-from fedpeer.evidence.measuring import CHUNK, Ensemble, begin_ensemble, fit_ensemble, observe_plans
+from fedpeer.evidence.fitting import MIN_SHADOWS
+from fedpeer.evidence.measuring import CHUNK, SHADOWS, Ensemble, begin_ensemble, fit_ensemble, observe_plans
 from fedpeer.evidence.observing import Observation, Observer
-from fedpeer.evidence.planning import Plan, flawed_count, scarcity
+from fedpeer.evidence.planning import Plan, anchor_count, flawed_count, most_shadows, scarcity
 from fedpeer.experiments.accuracy.tasks import TASKS, AccuracyTask, Parts
 from fedpeer.experiments.cells import Cell, Record
 from fedpeer.learning.mean import weighted_mean
@@ -31,8 +32,9 @@ from mechanism.settlement import MICRO
 _WARMING = 6
 
 
-#: Sound shadows that there are results for, as many of the first as are trained.
-COUNTS = (12, 25, 50, 100, 200)
+#: Sound shadows that there are results for, where as many are trained: the fewest, those that 25, 50 and 100 trainings
+#: of all kinds buy, and the default.
+COUNTS = (MIN_SHADOWS, *(most_shadows(limit) for limit in (25, 50, 100)), SHADOWS)
 
 
 def accuracy_cells(
@@ -116,10 +118,16 @@ class Observed:
     seen: Sequence[Observation]
 
     def ensemble(self, task: EvidenceTask, count: int) -> Ensemble:
-        left = {True: count, False: flawed_count(count)}
+        """Of `count` sound ones: its anchors evenly among those that there are, and the first of all others."""
+        anchors = anchor_count(count)
+        there = 1 + max(plan.anchor for plan in self.plans if plan.anchor is not None)
+        chosen = {round(k * (there - 1) / max(anchors - 1, 1)) for k in range(anchors)}
+        left = {True: count - 2 * anchors, False: flawed_count(count)}
         pairs = []
         for plan, each in zip(self.plans, self.seen, strict=True):
-            if (plan.sound or plan.flawed) and left[plan.sound]:
+            if plan.anchor in chosen:
+                pairs.append((plan, each))
+            elif plan.anchor is None and not plan.repeated and left[plan.sound]:
                 left[plan.sound] -= 1
                 pairs.append((plan, each))
         plans, seen = zip(*pairs, strict=True)

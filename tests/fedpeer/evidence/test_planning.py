@@ -48,7 +48,7 @@ def test_a_shadow_is_trained_on_one_half_at_its_mix() -> None:
 
 
 def test_every_family_and_every_number_of_strata_is_in_both_halves() -> None:
-    sound = [plan for plan in plans() if plan.sound]
+    sound = [plan for plan in plans(200) if plan.sound and plan.anchor is None]
     for family in range(4):
         assert {plan.half for plan in sound[family::4]} == {0, 1}
     few = {(plan.half, int((np.array(plan.mix.counts) > 0).sum())) for plan in sound[3::4]}
@@ -58,6 +58,7 @@ def test_every_family_and_every_number_of_strata_is_in_both_halves() -> None:
 @pytest.mark.parametrize("count", [2, 12, 30, 100])
 def test_as_many_are_planned_as_are_said_to_be_trained(count: int) -> None:
     assert len(plans(count)) == trainings(count)
+    assert sum(plan.sound for plan in plans(count)) == count
     again = sum(plan.keeps for plan in plans(count))
     assert trainings(count) + 2 * again == trainings(count, later=True)
 
@@ -80,13 +81,13 @@ def test_anchors_are_of_one_mix_and_half_and_of_other_samples_or_the_same() -> N
         assert first.mix == second.mix == third.mix
         assert {plan.half for plan in (first, second, third)} == {k % 2}
         assert len({plan.seed for plan in (first, second, *again)}) == 3 - k % 2
-        assert not any(plan.sound for plan in (first, second, third))
+        assert [plan.sound for plan in (first, second, *again)] == [True, True, False][: 3 - k % 2]
         assert tuple(np.bincount(CODES[second.rows], minlength=5)) == first.mix.counts
-        of_half = {row for plan in plans() if plan.sound and plan.half != k % 2 for row in plan.rows.tolist()}
+        of_half = {row for plan in plans() if plan.half != k % 2 for row in plan.rows.tolist()}
         assert not of_half & {row for plan in (first, second) for row in plan.rows.tolist()}
         shares.append(sum(float(p) ** 2 for p in first.mix.distribution))
-    assert shares == sorted(shares), "from the reference to a single stratum"
-    assert shares[-1] > 0.99
+    assert shares[0] == min(shares) < 0.23, "from the reference"
+    assert shares[-1] > 0.99, "to a single stratum"
 
 
 def test_flawed_shadows_look_balanced_by_their_targets_or_repeat_a_handful() -> None:
@@ -132,7 +133,7 @@ def test_later_rounds_have_half_the_shadows_but_never_fewer_than_a_fit_needs() -
 
 def test_repeated_shadows_have_a_part_of_their_samples_as_often_as_it_takes() -> None:
     repeated = [plan for plan in plans() if plan.repeated]
-    assert repeated_count(64) == 13
+    assert (repeated_count(64), repeated_count(49)) == (13, 0)
     assert [plan.family for plan in repeated].count(BY_RECIPE) == 13
     assert {family: [plan.family for plan in repeated].count(family) for family in CALM_FAMILIES} == {
         2: 4,
