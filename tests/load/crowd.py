@@ -36,7 +36,8 @@ from tests.integration.market import (
 ENROLLING = 6
 
 
-#: A busy server still counts calls that are over for their clients, and refuses one too many before it looks at it.
+#: A busy server still counts calls that are over for their clients, and refuses one too many before it looks at it; and
+#: it cancels those whose message it has not come to read in time. Participants try both again.
 AGAIN = json.dumps(
     {
         "methodConfig": [
@@ -47,7 +48,7 @@ AGAIN = json.dumps(
                     "initialBackoff": "0.5s",
                     "maxBackoff": "5s",
                     "backoffMultiplier": 2,
-                    "retryableStatusCodes": ["UNAVAILABLE"],
+                    "retryableStatusCodes": ["UNAVAILABLE", "CANCELLED"],
                 },
             }
         ]
@@ -79,7 +80,7 @@ class Member:
             self._authority, private_key_pem(self.key), response.certificate
         )
         # Without its own pool of connections every channel of this process would share one.
-        options = [("grpc.use_local_subchannel_pool", 1)]
+        options = [("grpc.use_local_subchannel_pool", 1), ("grpc.service_config", AGAIN)]
         self._channel = grpc.aio.secure_channel(self._addresses["market"], credentials, options)
         self._market = market_pb2_grpc.MarketStub(self._channel)
 
