@@ -337,6 +337,8 @@ def mutated(data: bytes) -> Iterator[tuple[str, bytes]]:
 
 def _sign(body: dict[str, Any]) -> None:
     name, message = body["statement"].get("participant_id"), canonical_bytes(body["statement"])
+    if "measured" in body["statement"]:
+        name = "auditor"
     if isinstance(name, str):
         signer = ec.ECDSA(hashes.SHA256(), deterministic_signing=True)
         body["signature"] = samples.private_key(name).sign(message, signer).hex()
@@ -408,6 +410,20 @@ def _second_index(ledger: list[bytes], openings: Mapping[str, Any] | None = None
 
 def test_both_draw_the_same_line_at_every_value_of_the_early_entries() -> None:
     assert not differing({"enrolment", "terms", "reservation", "transition", "claim"}, 1)
+
+
+@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", ["remeasurement", "pseudonym"])
+def test_both_draw_the_same_line_at_every_value_of_rarer_entries(kind: str, step: int) -> None:
+    shape = Shape(rounds=1, people=3, auditor=True, measured=1, pseudonyms=True)
+    ledger, found = played(shape).log.entries, []
+    place, entry = next((i, e) for i, e in enumerate(ledger) if e.kind == kind)
+    before, openings = [e.data for e in ledger[:place]], samples.openings_of([entry])
+    for label, data in list(mutated(entry.data))[::step]:
+        made = [*before, data]
+        if _first_index(made, openings=openings) != _second_index(made, openings):
+            found.append(label)
+    assert not found
 
 
 @pytest.mark.slow
