@@ -64,6 +64,7 @@ def order(t: Transaction, row: TaskRow, blobs: BlobStore, round_: int, participa
     [claimed] = [r for r in t.market.receipts(row.id, participant_id) if r.kind == "claim"]
     entry = Entry.parse(next(iter(t.ledger_store.entries(claimed.ledger_index, 1))))
     start = next(r.start_model for r in t.market.rounds(row.id) if r.round == round_)
+    [sent] = [m.model_sha256 for m in t.market.models(row.id, round_) if m.participant_id == participant_id]
     return AuditOrder(
         row.terms,
         ClaimStatement.from_record(entry.body["statement"]),
@@ -72,6 +73,8 @@ def order(t: Transaction, row: TaskRow, blobs: BlobStore, round_: int, participa
         awaited.number,
         blobs.path(start),
         start,
+        blobs.path(sent),
+        sent,
     )
 
 

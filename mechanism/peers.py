@@ -41,12 +41,15 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import repeat
+from struct import Struct
 
 from mechanism.canonical import canonical_bytes
 from mechanism.errors import FieldError, SettlementError
 
 _LABEL = b"fedpeer peer draw v2"
 _WORD = 2**64
+_BLOCK = Struct(">4Q")
 
 #: Whom one has met who has met nobody.
 NOBODY: Mapping[str, int] = {}
@@ -173,23 +176,14 @@ class Draw:
         Returns:
             the peers in id order; empty when there is no candidate.
         """
-        others = len(candidates) - (participant_id in candidates)
-        if others <= count:
-            return tuple(sorted(name for name in candidates if name != participant_id))
-        # How many were met how often, from those met alone: of many candidates few are.
-        known = [number for name, number in met.items() if name in candidates and name != participant_id]
-        times = Counter(known)
-        times[0] += others - len(known)
-        level, drawn = 0, count
-        for level in sorted(times):
-            if times[level] >= drawn:
-                break
-            drawn -= times[level]
-        found = (
-            [] if drawn == count else [n for n in candidates if n != participant_id and met.get(n, 0) < level]
-        )
+        others = frozenset(candidates) - {participant_id}
+        if len(others) <= count:
+            return tuple(sorted(others))
+        times = sorted(map(met.get, others, repeat(0)))
+        least, most = times[0], times[count - 1]  # how often those that are drawn were met
+        found = [name for name in others if met.get(name, 0) < most] if least < most else []
         for name in self.order(participant_id):
-            if name != participant_id and name in candidates and met.get(name, 0) == level:
+            if name in others and met.get(name, 0) == most:
                 found.append(name)
                 if len(found) == count:
                     break
@@ -211,8 +205,7 @@ def _words(key: bytes, participant_id: str) -> Iterator[int]:
     counter = 0
     while True:
         block = hmac.digest(key, prefix + counter.to_bytes(8, "big"), "sha256")
-        for start in range(0, 32, 8):
-            yield int.from_bytes(block[start : start + 8], "big")
+        yield from _BLOCK.unpack(block)
         counter += 1
 
 

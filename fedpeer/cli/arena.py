@@ -13,6 +13,7 @@ from rich.table import Column, Table
 
 from fedpeer import extensions
 from fedpeer.cli.accuracy import measure_accuracy
+from fedpeer.cli.audited import measure_audits
 from fedpeer.cli.errors import CommandError, writable
 from fedpeer.cli.estimators import measure_estimators
 from fedpeer.cli.honest import measure_honest
@@ -94,6 +95,13 @@ def arena(
             help="Instead of attacks: how many honest participants are hurt, by habits beside the recipe.",
         ),
     ] = False,
+    audits: Annotated[
+        bool,
+        typer.Option(
+            "--audits",
+            help="Instead of attacks: whom audits by re-training accuse, and what tricks earn where they are drawn.",
+        ),
+    ] = False,
     privacy: Annotated[
         str | None,
         typer.Option(
@@ -103,8 +111,8 @@ def arena(
     task: Annotated[
         list[str] | None,
         typer.Option(
-            help="With --accuracy, --honest, --estimators or --privacy: what is measured, repeatable. Default: all; "
-            "with --privacy digits-mlp and flights-mlp."
+            help="With --accuracy, --honest, --audits, --estimators or --privacy: what is measured, repeatable. "
+            "Default: all; with --privacy digits-mlp and flights-mlp."
         ),
     ] = None,
     json_output: Annotated[
@@ -123,8 +131,13 @@ def arena(
         return
     if honest:
         measure_honest(task or (), seeds, shadows, workers, json_output, out)
+        return
+    if audits:
+        measure_audits(task or (), seeds, shadows, rounds, workers, json_output, out)
+        return
     if privacy is not None:
         measure_privacy(task or (), privacy, seeds, shadows, workers, json_output, out)
+        return
     if estimators:
         measure_estimators(task or (), seeds, shadows, workers, json_output, out)
         return

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -107,12 +108,15 @@ def site(
     folders = tuple(str(each) for each in folder or ())
     opened = None if data is None and task is None else _opened(given, data, task, folders, salt)
     degree = None if opened is None else noniid_degree(opened.counts, given.terms.reference)
-    found = _findings(given, opened, degree)
-    if not as_json:
-        typer.echo("\n".join(f"{name:16} {value}" for name, value in found.items()), err=True)
+    found, trained = _findings(given, opened, degree), None
     as_claimed = (
         opened is not None and opened.root == given.claim.samples_root and degree == given.opening.degree
     )
+    if opened is not None and as_claimed and accept is not False:
+        trained = _retrained(given, opened.samples, folders)
+        found["trained again"] = trained.words
+    if not as_json:
+        typer.echo("\n".join(f"{name:16} {value}" for name, value in found.items()), err=True)
     if opened is None:
         accept, remark = False, remark or "no samples were shown"
     elif accept is None:
@@ -121,9 +125,7 @@ def site(
         raise CommandError("samples are rejected for a reason; give --remark")
     if out.exists():
         raise CommandError(f"{out} exists already; name a new folder with --out")
-    weights = None
-    if opened is not None and as_claimed and accept:
-        weights = _retrained(given, opened.samples, folders)
+    weights = trained.weights if trained is not None and accept else None
     try:
         out.mkdir(parents=True)
         if weights is not None:
@@ -391,25 +393,50 @@ def _asked(as_json: bool, remark: str) -> tuple[bool, str]:
     if as_json or not sys.stdin.isatty():
         raise CommandError("nobody can be asked here; give --accept, or --reject with --remark")
     accepted = typer.confirm(
-        "Do you accept where the samples come from, and how many are the same?", err=True
+        "Do you accept where the samples come from, how many are the same, and how they were trained on?",
+        err=True,
     )
     if not accepted and not remark:
         remark = typer.prompt("Why not? The participant reads it", err=True)
     return accepted, remark
 
 
-def _retrained(order: AuditOrder, samples: "Samples", folders: tuple[str, ...]) -> bytes:
-    """The file of a model that is trained by the recipe from the round's start, with a seed of the auditor's own."""
+@dataclass(frozen=True)
+class _Trained:
+    """What training on the opened samples shows.
+
+    Attributes:
+        weights: the file of the first model.
+        words: how the submission stands among all of them.
+    """
+
+    weights: bytes
+    words: str
+
+
+def _retrained(order: AuditOrder, samples: "Samples", folders: tuple[str, ...]) -> _Trained:
+    """Models that are trained by the recipe from the round's start, with seeds of the auditor's own: enough to tell
+    whether the submission is one like them at the rate of the terms."""
     from fedpeer.learning.errors import LearningError
+    from fedpeer.learning.fidelity import comparisons, is_farthest
     from fedpeer.learning.workloads.loading import WorkloadSource
+    from fedpeer.learning.workloads.protocol import train_all
     from fedpeer.protocol.model_file import encode_model, open_model
 
+    assert order.terms.audit is not None, "the order was read"
+    rate, recipe = order.terms.audit.rate, order.terms.recipe
+    count = comparisons(rate)
     try:
-        source = WorkloadSource.of_recipe(order.terms.recipe, folders)
+        source = WorkloadSource.of_recipe(recipe, folders)
         assert source is not None, "terms with audits pay on evidence, which trains"
-        weights = source.load().train(
-            open_model(order.start).weights(), samples, order.terms.recipe, secrets.randbits(63)
-        )
+        workload, start = source.load(), open_model(order.start).weights()
+        seeds = [secrets.randbits(63) for _ in range(count)]
+        models = train_all(workload, start, [samples] * count, recipe, seeds)
+        farthest = is_farthest(workload, open_model(order.submitted).weights(), models, samples)
     except LearningError as error:
         raise CommandError(f"the model cannot be trained here: {error}") from None
-    return encode_model(weights)
+    unlike = f"UNLIKE all of these, as {Fraction(1, count + 1)} of honest ones are"
+    return _Trained(
+        encode_model(models[0]),
+        f"{count} times on these; the submission is {unlike if farthest else 'like these'}",
+    )

@@ -232,16 +232,19 @@ class ShadowEvidence:
         """
         if fault := contract_fault(weights, ensemble.start):
             raise ModelFileError(fault)
-        before = [broadcast.weights() for broadcast in latest(history)]
-        carried = self._carried(weights_digest(ensemble.start), before, complete=len(before) == len(history))
         judged = self._task.workload.judge(weights, self._task.validation)
         if not np.isfinite(judged.losses).all():
             raise ModelFileError("its losses on the validation set are not finite")
         features = ensemble.ensemble.of(ensemble.ensemble.observer.observe(judged, weights)).features
-        differences = retraining_differences(
+        return tuple(tuple(row) for row in features.tolist()), self.differences(ensemble, history)
+
+    def differences(self, ensemble: ShadowEnsemble, history: Sequence[Broadcast] = ()) -> tuple[int, ...]:
+        """How far two trainings on the same samples are apart, one a sound shadow (`retraining_differences`)."""
+        before = [broadcast.weights() for broadcast in latest(history)]
+        carried = self._carried(weights_digest(ensemble.start), before, complete=len(before) == len(history))
+        return retraining_differences(
             self._task, ensemble.start, ensemble.ensemble, carried, self._executor, self._report
         )
-        return tuple(tuple(row) for row in features.tolist()), differences
 
     def assess(
         self, ensemble: ShadowEnsemble, submissions: Sequence[Submission], history: Sequence[Broadcast] = ()

@@ -2,9 +2,10 @@
 
 By re-training, of one submission:
 
-    order.json, start.safetensors           terms, claim, its opening, round, number; the model that the round began
-                                            from
-    statement.json, retrained.safetensors   the signed statement; the re-trained weights, where there are any
+    order.json              terms, claim, its opening, round, number
+    start.safetensors       the model that the round began from; submitted.safetensors: the one that was sent in
+    statement.json          the signed statement
+    retrained.safetensors   the re-trained weights, where there are any
 
 Of an ended task, which is measured again:
 
@@ -32,9 +33,10 @@ from mechanism.statements import (
 )
 from mechanism.terms import Terms
 
-ORDER, START, STATEMENT, RETRAINED = (
+ORDER, START, SUBMITTED, STATEMENT, RETRAINED = (
     "order.json",
     "start.safetensors",
+    "submitted.safetensors",
     "statement.json",
     "retrained.safetensors",
 )
@@ -56,7 +58,8 @@ class AuditOrder:
     Attributes:
         opening: of the claim.
         number: 1, or 2 after an appeal.
-        start: the file of the model that the round began from, start_sha256 its digest.
+        start: the file of the model that the round began from, start_sha256 its digest; submitted: that of the
+            submission.
     """
 
     terms: Terms
@@ -66,6 +69,8 @@ class AuditOrder:
     number: int
     start: Path
     start_sha256: bytes
+    submitted: Path
+    submitted_sha256: bytes
 
     def write(self, folder: Path) -> None:
         """Into a new folder. Raises AuditFolderError where it is there already, or cannot be written."""
@@ -76,11 +81,13 @@ class AuditOrder:
             "round": self.round,
             "number": self.number,
             "start_sha256": self.start_sha256.hex(),
+            "submitted_sha256": self.submitted_sha256.hex(),
         }
         try:
             folder.mkdir(parents=True)
             (folder / ORDER).write_bytes(canonical_bytes(record))
             shutil.copyfile(self.start, folder / START)
+            shutil.copyfile(self.submitted, folder / SUBMITTED)
         except OSError as error:
             raise AuditFolderError(
                 f"{error.filename or folder}: {error.strerror}; name a new folder"
@@ -99,6 +106,8 @@ class AuditOrder:
                 int(record["number"]),
                 folder / START,
                 bytes.fromhex(record["start_sha256"]),
+                folder / SUBMITTED,
+                bytes.fromhex(record["submitted_sha256"]),
             )
         except (KeyError, TypeError, ValueError, FieldError) as error:
             raise AuditFolderError(f"{folder / ORDER} is no order of an audit ({error})") from None
@@ -111,6 +120,7 @@ class AuditOrder:
                 f"{folder / ORDER} has a claim under other terms; ask the operator for a new one"
             )
         _check_digest(order.start, order.start_sha256, "the order")
+        _check_digest(order.submitted, order.submitted_sha256, "the order")
         return order
 
 

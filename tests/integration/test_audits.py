@@ -77,9 +77,9 @@ def test_who_trains_on_other_samples_than_it_has_committed_to_is_paid_nothing(tm
             "schedule": {"rounds": 1, "capacity": 4, "effort_seconds": 100_000, "round_seconds": 100_000},
             "recipe": {"model": "digits-cnn", "samples": 120, "epochs": 3, "batch_size": 32},
             "data": {"dataset": "digits", "seed": 1},
-            "evidence": {"shadows": 14, "later": 14},
+            "evidence": {"shadows": 30, "later": 30},
             "audit": {
-                "auditor": str(tmp_path / "auditor.pub.pem"), "probability": 1, "rate": "1/10", "held_back": 0.25,
+                "auditor": str(tmp_path / "auditor.pub.pem"), "probability": 1, "rate": "1/31", "held_back": 0.25,
                 "seconds": 10_000, "appeal_seconds": 5_000,
             },
         }
@@ -114,13 +114,15 @@ def test_who_trains_on_other_samples_than_it_has_committed_to_is_paid_nothing(tm
         questions = {row.participant_id: row.question_micro for row in rows}
         assert all(questions.values())
 
+        told: dict[str, dict[str, Any]] = {}
+
         def audited(name: str, *more: object) -> Any:
             number = sum(path.name.startswith(f"order-{name}") for path in tmp_path.iterdir())
             order, brought = tmp_path / f"order-{name}-{number}", tmp_path / f"brought-{name}-{number}"
             made = coordinator.operator(lambda operator: operator.order_audit("task", 1, name, order))
             salt = samples_salt(StateFolder(tmp_path / name).credentials().key, made.terms.digest, name).hex()
             key = tmp_path / "auditor.pem"
-            site(order, "--key", key, "--out", brought, "--salt", salt, *more)
+            told[name] = site(order, "--key", key, "--out", brought, "--salt", salt, *more)
             found = Brought.read(brought)
             verdict = coordinator.operator(lambda operator: operator.record_audit(found))
             with pytest.raises(TaskError, match="awaited"):
@@ -132,9 +134,13 @@ def test_who_trains_on_other_samples_than_it_has_committed_to_is_paid_nothing(tm
         failed = audited("eve", "--data", tmp_path / "eve.npz", "--accept")
         assert failed.outcome == "failed"
         assert failed.retrained_micro - failed.submitted_micro > failed.limit_micro
+        assert "UNLIKE all of these, as 1/31 of honest ones are" in told["eve"]["trained again"]
         other = audited("cyd", "--data", tmp_path / "bob.npz", "--accept")
         assert other.outcome == "failed"
         assert "not those that the claim commits to" in other.explanation
+        assert "trained again" not in told["cyd"], (
+            "nothing is trained on other samples than those of the claim"
+        )
 
         with pytest.raises(WrongStateError, match="is released"):
             members["ann"].appeal("task", 1, "why not")

@@ -53,6 +53,16 @@ def test_deep_nesting_is_refused_and_not_followed() -> None:
         canonical_bytes(value)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("leaf", [1, "é", {}])
+def test_a_value_lies_within_at_most_32_others(leaf: object) -> None:
+    value = leaf
+    for _ in range(32):
+        value = [value]
+    assert parse_canonical(canonical_bytes(value)) == value  # type: ignore[arg-type]
+    with pytest.raises(FieldError, match="nesting"):
+        canonical_bytes([value])  # type: ignore[list-item]
+
+
 @pytest.mark.parametrize(
     "data",
     [b"", b"{", b'{"a": 1}', b'{"b":1,"a":2}', b'{"a":1,"a":1}', b"1.0", b"1e3", b"-0", b"NaN", b'"\\u0061"', b"\xff",

@@ -12,6 +12,7 @@ knows them. No value ever stands in a statement's text.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from itertools import chain
 from typing import Any, cast
 
 import orjson
@@ -83,7 +84,8 @@ class Statement:
         self, connection: Connection, values: Mapping[str, Any] | None = None, at_once: int = 64
     ) -> Iterator[tuple[Any, ...]]:
         """The rows of a query one after another, `at_once` in memory."""
-        return map(tuple, connection.execute(self._clause, values, execution_options={"yield_per": at_once}))
+        found = connection.execute(self._clause, values, execution_options={"yield_per": at_once})
+        return map(tuple, chain.from_iterable(found.partitions(at_once)))
 
     def _for(self, dialect: Dialect) -> "_Compiled":
         found = self._compiled.get(dialect.name)

@@ -1,6 +1,7 @@
 """Families of attacks: what one does with chosen data, with parameters that an optimiser searches.
 
     identities     several identities, each trained on a part of one data set
+    parts          identities on disjoint parts of one data set, each the mean of several trainings
     pooled         two participants that train on what both have
     copy           a model between one's own and another's
     repeat         rare samples repeated
@@ -29,6 +30,7 @@ from fedpeer.experiments.arena import tricks
 from fedpeer.experiments.arena.attacks import Entry, Model, Position, blended, noisy
 from fedpeer.experiments.arena.setting import Trader
 from fedpeer.experiments.arena.tricks import Collected
+from fedpeer.learning.mean import weighted_mean
 from fedpeer.learning.partition import toward_reference
 from fedpeer.learning.samples import Samples
 from fedpeer.learning.workloads.protocol import flat_change
@@ -66,11 +68,13 @@ class Play:
         entries: submissions.
         spent: credits, on collecting.
         honest: for each head what honest participants train on and claim that have the same data.
+        made: for each entry what it trains on, where that is other data than its head's.
     """
 
     entries: Sequence[Entry]
     spent: float
     honest: Sequence[Collected]
+    made: Sequence[Samples] = ()
 
 
 @dataclass(frozen=True)
@@ -133,8 +137,11 @@ def _seed(position: Position) -> int:
     return int(position.generator.integers(2**31))
 
 
-def _alone(position: Position, own: Collected, model: Model, values: Values) -> Play:
-    return Play([Entry(position.trader.name, model, _claimed(own, values))], own.spent, [own])
+def _alone(
+    position: Position, own: Collected, model: Model, values: Values, made: Samples | None = None
+) -> Play:
+    entry = Entry(position.trader.name, model, _claimed(own, values))
+    return Play([entry], own.spent, [own], () if made is None else [made])
 
 
 def _claimed(own: Collected, values: Values) -> Fraction:
@@ -146,7 +153,8 @@ def _with_data(make: Callable[[Position, Collected, Values], Samples]) -> Callab
 
     def play(position: Position, values: Values) -> Play:
         own = collected(position, values["effort"])
-        return _alone(position, own, trained(position, make(position, own, values), values), values)
+        samples = make(position, own, values)
+        return _alone(position, own, trained(position, samples, values), values, samples)
 
     return play
 
@@ -220,14 +228,39 @@ def _identities(position: Position, values: Values) -> Play:
     own = collected(position, values["effort"])
     count, size = round(values["identities"]), max(1, round(values["share"] * len(own.samples)))
     order = position.generator.permutation(len(own.samples))
-    entries = []
+    entries, parts = [], []
     for i in range(count):
         first = i * len(order) // count
         rows = np.resize(np.roll(order, -first)[:size], len(order))
         samples = tricks.jittered(own.samples.select(rows), values["jitter"], position.generator)
-        name, head = (f"{position.trader.name}-i{i}", None) if i else (position.trader.name, 0)
+        parts.append(samples)
+        name, head = _identity(position, i)
         entries.append(Entry(name, trained(position, samples, values), _claimed(own, values), head=head))
-    return Play(entries, own.spent, [own])
+    return Play(entries, own.spent, [own], parts)
+
+
+def _identity(position: Position, i: int) -> tuple[str, int | None]:
+    """Name and head of the i-th of several identities."""
+    return (f"{position.trader.name}-i{i}", None) if i else (position.trader.name, 0)
+
+
+def _parts(position: Position, values: Values) -> Play:
+    """Identities on disjoint parts of one data set, each repeated up to the recipe's number of samples; of each the
+    mean of several trainings, then moved toward the next one's. Training costs nothing, and a mean averages out what
+    few samples leave in a model."""
+    own = collected(position, values["effort"])
+    count, times = round(values["identities"]), round(values["trainings"])
+    order = position.generator.permutation(len(own.samples))
+    parts = [own.samples.select(np.resize(order[i::count], len(order))) for i in range(count)]
+    means = [
+        weighted_mean([trained(position, part, values) for _ in range(times)], [1] * times) for part in parts
+    ]
+    entries = []
+    for i, model in enumerate(means):
+        moved = blended(position.population.workload, means[(i + 1) % count], model, 1 - values["step"])
+        name, head = _identity(position, i)
+        entries.append(Entry(name, moved, _claimed(own, values), head=head))
+    return Play(entries, own.spent, [own], parts)
 
 
 def _pooled(position: Position, values: Values) -> Play:
@@ -310,6 +343,14 @@ def _families() -> list[Family]:
                 EFFORT, CLAIM, Parameter("identities", 2, 8, 3, whole=True), Parameter("share", 0.2, 1, 0.8), JITTER,
             ),
             _identities,
+        ),
+        Family(
+            "parts",
+            (
+                EFFORT, CLAIM, Parameter("identities", 2, 4, 2, whole=True),
+                Parameter("trainings", 1, 6, 2, whole=True), Parameter("step", 0, 0.5, 0),
+            ),
+            _parts,
         ),
         Family("pooled", (EFFORT, CLAIM, Parameter("overlap", 0, 1, 0.5), JITTER), _pooled, heads=2),
         Family("copy", (EFFORT, CLAIM, Parameter("weight", 0, 1, 0.5), Parameter("noise", 0, 1, 0.2)), _copy),

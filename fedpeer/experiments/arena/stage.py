@@ -6,9 +6,9 @@ and models.
 """
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 
@@ -72,6 +72,7 @@ class Stage:
         shadows: around it.
         spoilt: whose one peer of the round before had a degree above the median.
         opened: what the round before rests on, which is public.
+        differences: of the shadows, each trained a second time (`fedpeer.evidence.retraining`).
     """
 
     def __init__(
@@ -85,10 +86,12 @@ class Stage:
         table: RoundMeasurements,
         spoilt: Mapping[str, bool],
         opened: EvidenceModel | None,
+        differences: Callable[[], tuple[int, ...]],
     ) -> None:
         self.setting, self.population, self.round = setting, population, round_
         self.start, self.broadcasts, self.shadows = start, tuple(broadcasts), shadows
         self._table, self._spoilt, self._opened = table, spoilt, opened
+        self.differences = differences
         self.honest = self._play_honestly()
 
     @cached_property
@@ -281,7 +284,10 @@ def stages(setting: ArenaSetting, seed: int) -> Iterator[Stage]:
     for round_ in range(1, setting.rounds + 1):
         shadows = evidence.prepare(start, round_, broadcasts)
         table = evidence.measurements(shadows, broadcasts)
-        stage = Stage(setting, population, round_, start, broadcasts, shadows, table, spoilt, opened)
+        differences = partial(evidence.differences, shadows, tuple(broadcasts))
+        stage = Stage(
+            setting, population, round_, start, broadcasts, shadows, table, spoilt, opened, differences
+        )
         yield stage
         models = stage.honest.optimal
         merged = {name: (model, population.recipe.samples) for name, model in models.items()}

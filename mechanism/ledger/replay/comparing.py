@@ -38,9 +38,12 @@ def difference(entry: Entry, expected: Entry) -> str:
     return difference_of(parse_canonical(entry.data), parse_canonical(expected.data))
 
 
-def difference_of(found: Any, wanted: Any, path: str = "") -> str:
-    """The first difference of two values, in words; empty where there is none: two values have one canonical form
-    exactly where they are equal."""
+def difference_of(found: Any, wanted: Any) -> str:
+    """The first difference of two values, in words; empty where there is none."""
+    return "" if alike(found, wanted) else _difference_at("", found, wanted)
+
+
+def _difference_at(path: str, found: Any, wanted: Any) -> str:
     if isinstance(found, dict) and isinstance(wanted, dict):
         for key in sorted(found.keys() | wanted.keys()):
             where = f"{path}.{key}" if path else key
@@ -48,12 +51,12 @@ def difference_of(found: Any, wanted: Any, path: str = "") -> str:
                 return f"{where} does not belong here"
             if key not in found:
                 return f"{where} is missing"
-            if text := difference_of(found[key], wanted[key], where):
+            if text := _difference_at(where, found[key], wanted[key]):
                 return text
         return ""
     if isinstance(found, list) and isinstance(wanted, list) and len(found) == len(wanted):
         for number, (left, right) in enumerate(zip(found, wanted, strict=True)):
-            if text := difference_of(left, right, f"{path}[{number}]"):
+            if text := _difference_at(f"{path}[{number}]", left, right):
                 return text
         return ""
     if found != wanted or type(found) is not type(wanted):

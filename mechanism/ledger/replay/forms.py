@@ -26,6 +26,13 @@ def _hexadecimal(pattern: str, expected: str) -> _Form:
     return _Form(lambda value: type(value) is str and matches(value) is not None, expected)
 
 
+def _is_hexadecimal(value: Any) -> bool:
+    try:
+        return bool(bytes.fromhex(value).hex() == value)
+    except (TypeError, ValueError):
+        return False
+
+
 _TEXT, _NUMBER, _LOGICAL = _json(str, "a string"), _json(int, "an integer"), _json(bool, "true or false")
 _LIST, _OBJECT = _json(list, "a list"), _json(dict, "an object")
 _NUMBERS = _Form(
@@ -47,7 +54,7 @@ _VERDICTS = _Form(
     ),
     "a list of pairs of a screen's name and whether it was passed",
 )
-_BYTES = _hexadecimal("([0-9a-f]{2})*", "pairs of hexadecimal digits, in lower case")
+_BYTES = _Form(_is_hexadecimal, "pairs of hexadecimal digits, in lower case")
 _DIGEST = _hexadecimal("[0-9a-f]{64}", "32 bytes in hexadecimal, in lower case")
 _DIGEST_OR_NULL = _Form(
     lambda value: value is None or _DIGEST.holds(value), "32 bytes in hexadecimal, in lower case, or null"
