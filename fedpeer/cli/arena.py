@@ -57,6 +57,12 @@ def arena(
     shadows: Annotated[
         int, typer.Option(min=12, help="Sound shadow models a round; with --accuracy, at most.")
     ] = 100,
+    tricked: Annotated[
+        float,
+        typer.Option(
+            min=0, max=0.5, help="Tricked shadow models for each sound one; of attacks and families."
+        ),
+    ] = 0.0,
     search: Annotated[
         list[str] | None,
         typer.Option(
@@ -94,6 +100,12 @@ def arena(
             help="Instead of attacks: how many honest participants are hurt, by habits beside the recipe.",
         ),
     ] = False,
+    allow: Annotated[
+        bool,
+        typer.Option(
+            "--allow", help="With --honest: the terms allow the habits that they would have to allow."
+        ),
+    ] = False,
     privacy: Annotated[
         str | None,
         typer.Option(
@@ -118,13 +130,17 @@ def arena(
     ] = None,
 ) -> None:
     """Measure what every attack earns under every payment rule, through the real evidence and settlement."""
+    if allow and not honest:
+        raise CommandError("--allow: goes with --honest alone")
     if accuracy:
         measure_accuracy(task or (), seeds, shadows, workers, json_output, out)
         return
     if honest:
-        measure_honest(task or (), seeds, shadows, workers, json_output, out)
+        measure_honest(task or (), seeds, shadows, allow, workers, json_output, out)
+        return
     if privacy is not None:
         measure_privacy(task or (), privacy, seeds, shadows, workers, json_output, out)
+        return
     if estimators:
         measure_estimators(task or (), seeds, shadows, workers, json_output, out)
         return
@@ -137,6 +153,7 @@ def arena(
             attackers=min(attackers, participants),
             rounds=rounds,
             shadows=shadows,
+            tricked=tricked,
             budget=budget,
             seeds=tuple(range(seeds)),
         )
@@ -153,6 +170,7 @@ def arena(
         rounds=rounds,
         seeds=tuple(range(seeds)),
         shadows=shadows,
+        tricked=tricked,
     )
     _load_extensions(setting)
     _check_rounds(setting)
