@@ -45,6 +45,7 @@ from mechanism.degree import rational
 from mechanism.errors import FieldError
 from mechanism.privacy import Privacy
 from mechanism.terms import PEERS_DRAWN, Rule
+from mechanism.variation import Allowed
 
 #: Name of the service's configuration file in the state folder.
 SERVICE_FILE = "coordinator.toml"
@@ -477,11 +478,33 @@ class PrivacySection(Section):
         return Privacy(self.method, self.clip, self.noise_multiplier, self.delta)
 
 
+class AllowedSection(Section):
+    """What participants, and so shadow models, may vary of the recipe; `mechanism.variation.Allowed` says what each
+    value does. What is left out is fixed."""
+
+    batch_factor: Exact = Decimal(1)
+    epochs: int = 0
+    learning_rate: Exact = Decimal(0)
+    weight_decay: Exact = Decimal(0)
+    label_smoothing: Exact = Decimal(0)
+    proximal: Exact = Decimal(0)
+    augmentation: bool = False
+    precision: list[str] = Field(default_factory=list)
+
+    def allowed(self) -> Allowed:
+        """FieldError: a value out of its range."""
+        values = self.model_dump(exclude={"precision"})
+        return Allowed(**values, precision=tuple(sorted(set(self.precision))))
+
+
 class RecipeSection(Section):
-    """Attributes:
-    model: an architecture's name, "package.module:factory" of a workload, or "custom".
-    options: the factory's keyword arguments.
-    privacy: noise that every participant adds; None: none is asked for.
+    """`mechanism.terms.Recipe` says what each value does.
+
+    Attributes:
+        model: an architecture's name, "package.module:factory" of a workload, or "custom".
+        options: the factory's keyword arguments.
+        privacy: noise that every participant adds; None: none is asked for.
+        allowed: what may vary; None: nothing.
     """
 
     model: str
@@ -493,6 +516,14 @@ class RecipeSection(Section):
     proximal: Exact = Decimal(0)
     options: dict[str, Any] = Field(default_factory=dict)
     privacy: PrivacySection | None = None
+    momentum: Exact = Decimal("0.9")
+    beta2: Exact = Decimal("0.999")
+    epsilon: Exact = Decimal("0.00000001")
+    weight_decay: Exact = Decimal(0)
+    label_smoothing: Exact = Decimal(0)
+    augmentation: str = "none"
+    precision: str = "tensors"
+    allowed: AllowedSection | None = None
 
 
 class StrataSection(Section):
@@ -664,12 +695,14 @@ class EvidenceSection(Section):
             least 12.
         trainings: no round trains more models than this, all kinds together.
         seconds: no round's evidence takes longer than this on the machine that opens the task, as its dry round finds.
+        tricked: tricked shadow models for each sound one of a round, on top (`fedpeer.evidence.tricks`).
     """
 
     shadows: int = Field(100, ge=MIN_SHADOWS)
     later: int | None = Field(None, ge=MIN_SHADOWS)
     trainings: int | None = Field(None, ge=1)
     seconds: float | None = Field(None, gt=0)
+    tricked: float = Field(0.0, ge=0, le=0.5)
 
     def counts(self) -> tuple[int, int]:
         """Sound shadows of the first round, and of each later one."""

@@ -226,7 +226,7 @@ def prove(task: PreparedTask, say: Say = lambda text: None, *, accept_noise: boo
     cut = _cut(recipe, task.data) if measured and task.data is not None else recipe
     section = EvidenceSection(**row.settings["evidence"])
     shadows = min(_SHADOWS, section.shadows)
-    settings = {**row.settings, "evidence": {"shadows": shadows}}
+    settings = {**row.settings, "evidence": {"shadows": shadows, "tricked": section.tricked}}
     dry = replace(row, terms=replace(row.terms, recipe=cut), settings=settings)
     scorer = make_scorer(
         dry, task.data, lambda trained, of: say(f"training shadow models: {trained} of {of}")
@@ -254,13 +254,15 @@ def prove(task: PreparedTask, say: Say = lambda text: None, *, accept_noise: boo
     if measured and trained is not None:
         from fedpeer.evidence.planning import trainings  # imports torch
 
+        share = section.tricked
         a_model = _model_seconds(task, shadows, trained.seconds, seconds, cut is recipe)
         task = _within_seconds(task, section, a_model)
         first, later = EvidenceSection(**task.row.settings["evidence"]).counts()
         many = row.terms.schedule.rounds > 1
         counts = shadows, first, later if many else first
-        trained_for = trainings(first), trainings(later, later=True) if many else trainings(first)
-        evidence = trainings(first) * a_model
+        of_first = trainings(first, tricked=share)
+        trained_for = of_first, trainings(later, tricked=share, later=True) if many else of_first
+        evidence = of_first * a_model
     return Proof(
         task,
         None if trained is None else trained.seconds,
@@ -718,10 +720,10 @@ def _within_seconds(task: PreparedTask, section: EvidenceSection, a_model: float
         return task
     from fedpeer.evidence.planning import most_shadows, trainings  # imports torch
 
-    models = int(section.seconds / a_model)
-    least = math.ceil(trainings(MIN_SHADOWS, later=True) * a_model)
+    models, share = int(section.seconds / a_model), section.tricked
+    least = math.ceil(trainings(MIN_SHADOWS, tricked=share, later=True) * a_model)
     kept = section.within(
-        (most_shadows(models), most_shadows(models, later=True)),
+        (most_shadows(models, tricked=share), most_shadows(models, tricked=share, later=True)),
         f"evidence.seconds is {section.seconds:g}",
         f"{least} on this machine",
     )
@@ -741,8 +743,9 @@ def _model_seconds(task: PreparedTask, dry: int, training: float, prepared: floa
     from fedpeer.evidence.planning import trainings  # imports torch
 
     assert task.data is not None, "evidence has D_c"
-    recipe, shadows = task.row.terms.recipe, int(task.row.settings["evidence"]["shadows"])
-    seconds = prepared / trainings(dry) + (0 if whole else training)
+    recipe, section = task.row.terms.recipe, EvidenceSection(**task.row.settings["evidence"])
+    shadows = section.shadows
+    seconds = prepared / trainings(dry, tricked=section.tricked) + (0 if whole else training)
     pooled = LocalWorkers().for_shadows(recipe, task.data.validation, shadows) is not None
     return seconds / (len(sched_getaffinity(0)) if pooled else 1)
 

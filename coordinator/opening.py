@@ -140,6 +140,7 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
         given = load_learner_data(config.data, config.folder, beside_of(config.strata))
     workload = workload_of(recipe, config.folder)
     _check_privacy(recipe, workload)
+    _check_followed(recipe, workload)
     strata, names = _strata(config, given, workload)
     data = None if given is None else stratified(given, strata, names, config.folder)
     if data is not None:
@@ -224,8 +225,9 @@ def _settings(config: TaskConfig) -> dict[str, Any]:
     if limit is not None and needs_evidence(config.rule.name):
         from fedpeer.evidence.planning import most_shadows, trainings  # imports torch
 
-        least = str(trainings(MIN_SHADOWS, later=True))
-        most = most_shadows(limit), most_shadows(limit, later=True)
+        share = evidence.tricked
+        least = str(trainings(MIN_SHADOWS, tricked=share, later=True))
+        most = most_shadows(limit, tricked=share), most_shadows(limit, tricked=share, later=True)
         evidence = evidence.within(most, f"evidence.trainings is {limit}", least)
     kept = config.model_copy(update={"evidence": evidence})
     names = {"data", "evidence", "folder", "leaderboard"}
@@ -267,7 +269,8 @@ def _recipe(config: TaskConfig) -> Recipe:
             none.
         WorkloadError: a factory's file, or one of its sources, that is not there.
     """
-    values = config.recipe.model_dump(exclude={"options", "privacy"})
+    values = config.recipe.model_dump(exclude={"options", "privacy", "allowed"})
+    allowed = None if config.recipe.allowed is None else config.recipe.allowed.allowed()
     privacy = None if config.recipe.privacy is None else config.recipe.privacy.privacy()
     model, options, source = config.recipe.model, config.recipe.options, None
     if ":" in model:
@@ -278,7 +281,7 @@ def _recipe(config: TaskConfig) -> Recipe:
         source = source_of(options, files)
     elif options:
         raise FieldError("recipe.options", str(options), "none: only a factory takes options")
-    recipe = Recipe(**values, source=source, privacy=privacy)
+    recipe = Recipe(**values, source=source, privacy=privacy, allowed=allowed)
     if model == "custom" or source is not None:
         return recipe
     from fedpeer.learning.models import ARCHITECTURES  # imports torch
@@ -338,6 +341,21 @@ def _check_privacy(recipe: Recipe, workload: "Workload | None") -> None:
             "recipe.privacy.method",
             "dp-sgd",
             f'"update": the workload {recipe.model!r} does not train by DP-SGD; a TorchWorkload does',
+        )
+
+
+def _check_followed(recipe: Recipe, workload: "Workload | None") -> None:
+    """Raises FieldError where shadow models could not be trained as the recipe asks or allows."""
+    if workload is None:
+        return
+    from fedpeer.learning.workloads.protocol import unfollowed
+
+    if lacking := unfollowed(workload, recipe):
+        raise FieldError(
+            "recipe",
+            ", ".join(lacking),
+            f"none of these: the training of the workload {recipe.model!r} does not look at them, and shadow models "
+            "would be trained otherwise than participants; a TorchWorkload follows them",
         )
 
 

@@ -244,6 +244,7 @@ def evidence_task(data: LearnerData, row: TaskRow, workload: "Workload", device:
         reference=terms.reference,
         whole_from=Fraction(terms.rule.whole_from),
         device=device,
+        tricked=EvidenceSection(**row.settings["evidence"]).tricked,
     )
 
 

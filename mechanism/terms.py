@@ -23,6 +23,7 @@ from mechanism.ranges import whole
 from mechanism.readable import Readable
 from mechanism.records import Recorded, check_decimal
 from mechanism.server_step import AGGREGATIONS, Aggregation, FedAvg
+from mechanism.variation import AUGMENTATIONS, PRECISIONS, Allowed, check_share
 from mechanism.workload import (
     MAX_NAME,
     MAX_STRATA,
@@ -130,14 +131,24 @@ class Recipe:
 
     Attributes:
         model: name of an architecture, "package.module:factory" of a workload, or "custom".
-        epochs: local epochs, >= 1.
+        epochs: local epochs, >= 1; each draws its order anew.
         batch_size: >= 1.
-        optimizer: "adam" or "sgd".
-        learning_rate: > 0.
+        optimizer: "adam" or "sgd"; it begins anew in every round.
+        learning_rate: > 0, constant.
         samples: training samples in one round, >= 1.
         proximal: mu >= 0 of FedProx: mu/2 |w - start|^2 is added to each batch's loss. Source: Li et al. 2020.
         source: options and files of the factory; None where the model is none.
         privacy: noise that every participant adds, and so every shadow model has; None: none is asked for.
+        momentum: Adam's beta1, or the momentum of SGD, in [0, 1).
+        beta2: Adam's, in [0, 1).
+        epsilon: Adam's, > 0.
+        weight_decay: >= 0; each step first shrinks what is trained by learning_rate * weight_decay. Source: Loshchilov
+            and Hutter 2019.
+        label_smoothing: in [0, 1): of a classifier's cross-entropy, the part of a target that is spread evenly over the
+            classes.
+        augmentation: of `AUGMENTATIONS`: what is done to inputs.
+        precision: of `PRECISIONS`: what is computed in.
+        allowed: what participants, and so shadow models, may vary; None: nothing.
     """
 
     model: str
@@ -149,6 +160,14 @@ class Recipe:
     proximal: Decimal = Decimal(0)
     source: Source | None = field(default=None, metadata={"optional": True})
     privacy: Privacy | None = field(default=None, metadata={"optional": True})
+    momentum: Decimal = field(default=Decimal("0.9"), metadata={"optional": True})
+    beta2: Decimal = field(default=Decimal("0.999"), metadata={"optional": True})
+    epsilon: Decimal = field(default=Decimal("0.00000001"), metadata={"optional": True})
+    weight_decay: Decimal = field(default=Decimal(0), metadata={"optional": True})
+    label_smoothing: Decimal = field(default=Decimal(0), metadata={"optional": True})
+    augmentation: str = field(default="none", metadata={"optional": True})
+    precision: str = field(default="tensors", metadata={"optional": True})
+    allowed: Allowed | None = field(default=None, metadata={"optional": True})
 
     def __post_init__(self) -> None:
         if not isinstance(self.model, str) or len(self.model) > MAX_NAME:
@@ -168,9 +187,41 @@ class Recipe:
         if self.optimizer not in ("adam", "sgd"):
             raise FieldError("recipe.optimizer", self.optimizer, '"adam" or "sgd"')
         _positive("recipe.learning_rate", self.learning_rate)
-        check_decimal("recipe.proximal", self.proximal)
-        if self.proximal < 0:
-            raise FieldError("recipe.proximal", self.proximal, "a decimal of at least 0")
+        for name in ("proximal", "weight_decay"):
+            check_decimal(f"recipe.{name}", getattr(self, name))
+            if getattr(self, name) < 0:
+                raise FieldError(f"recipe.{name}", getattr(self, name), "a decimal of at least 0")
+        for name in ("momentum", "beta2", "label_smoothing"):
+            check_share(f"recipe.{name}", getattr(self, name))
+        _positive("recipe.epsilon", self.epsilon)
+        for name in ("beta2", "epsilon"):
+            if self.optimizer == "sgd" and getattr(self, name) != getattr(Recipe, name):
+                raise FieldError(
+                    f"recipe.{name}", getattr(self, name), "Adam beside it: SGD has no such number"
+                )
+        if self.augmentation not in AUGMENTATIONS:
+            raise FieldError("recipe.augmentation", self.augmentation, "one of " + ", ".join(AUGMENTATIONS))
+        if self.precision not in PRECISIONS:
+            raise FieldError("recipe.precision", self.precision, "one of " + ", ".join(PRECISIONS))
+
+    def __str__(self) -> str:
+        """What is followed, without model, source and privacy."""
+        second = f", beta2 {self.beta2:f}, epsilon {self.epsilon:f}" if self.optimizer == "adam" else ""
+        first = "beta1" if self.optimizer == "adam" else "momentum"
+        said = [
+            f"epochs {self.epochs}, batch size {self.batch_size}, {self.optimizer}, learning rate "
+            f"{self.learning_rate:f}, {first} {self.momentum:f}{second}, samples {self.samples}"
+        ]
+        for name in ("weight_decay", "label_smoothing"):
+            if value := getattr(self, name):
+                said.append(f"{name.replace('_', ' ')} {value:f}")
+        if self.proximal:
+            said.append(f"proximal term {self.proximal:f}")
+        if self.augmentation != "none":
+            said.append(f"{self.augmentation} augmentation")
+        if self.precision != "tensors":
+            said.append(f"precision {self.precision}")
+        return ", ".join(said)
 
 
 #: Rounds of a task. Each is a reservation in the log, and a verifier makes all of them.
@@ -375,9 +426,8 @@ class Terms(Recorded, Readable):
             f"reference  {', '.join(map(str, self.reference))}",
             *self._strata_line(),
             f"model      {recipe.model}, tensors {len(contract.tensors)}, at most {contract.max_bytes} bytes",
-            f"recipe     epochs {recipe.epochs}, batch size {recipe.batch_size}, {recipe.optimizer}, learning rate "
-            f"{recipe.learning_rate:f}, samples {recipe.samples}"
-            + (f", proximal term {recipe.proximal:f}" if recipe.proximal else ""),
+            f"recipe     {recipe}",
+            *([] if recipe.allowed is None else [f"may vary   {recipe.allowed}"]),
             *([] if recipe.privacy is None else [f"privacy    {recipe.privacy}"]),
             *(
                 []

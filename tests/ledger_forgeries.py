@@ -2162,6 +2162,57 @@ def terms_hold_what_terms_cannot() -> Cases:
     yield "a round without anything to reserve", history.log.entries
 
 
+@forgery("recipe.", "allowed")
+def a_recipe_says_what_recipes_cannot() -> Cases:
+    history = started()
+    history.open()
+    ledger = history.log.entries
+    place = places(ledger, "terms")[0]
+
+    def change(name: str, value: Any) -> list[Entry]:
+        return replaced(ledger, place, lambda r: r["body"]["terms"]["recipe"].update({name: value}))
+
+    for name, value in (
+        ("momentum", "1"),
+        ("momentum", "0.9"),
+        ("momentum", 0.5),
+        ("beta2", "-0.1"),
+        ("epsilon", "0"),
+        ("epsilon", "0.00000001"),
+        ("weight_decay", "0"),
+        ("weight_decay", "-1"),
+        ("label_smoothing", "1"),
+        ("augmentation", "none"),
+        ("augmentation", "heavy"),
+        ("precision", "tensors"),
+        ("precision", "float8"),
+    ):
+        yield f"{name} {value!r}", change(name, value)
+    for allowed in (
+        None,
+        {},
+        {"batch_factor": "1"},
+        {"batch_factor": "65"},
+        {"batch_factor": "0.5"},
+        {"epochs": 0},
+        {"epochs": True},
+        {"epochs": 1001},
+        {"learning_rate": "1"},
+        {"learning_rate": "0"},
+        {"label_smoothing": "1.5"},
+        {"weight_decay": "-0.1"},
+        {"proximal": "0"},
+        {"augmentation": False},
+        {"augmentation": 1},
+        {"precision": []},
+        {"precision": ["float64", "bfloat16"]},
+        {"precision": ["float64", "float64"]},
+        {"precision": ["float8"]},
+        {"momentum": "0.1"},
+    ):
+        yield f"allowed {allowed!r}", change("allowed", allowed)
+
+
 @forgery("nothing comes before", "are not the next to come")
 def an_end_begins_where_nothing_is_left() -> Cases:
     free = Shape(stake_micro=0)

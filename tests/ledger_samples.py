@@ -32,6 +32,7 @@ from mechanism.statements import (
 from mechanism.terms import ModelContract, Recipe, Rule, Schedule, TensorSpec, Terms
 from mechanism.trees import Forest, Tree
 from mechanism.unmeasured import as_claimed, missing
+from mechanism.variation import Allowed
 from mechanism.workload import Coded, Column, Columns, Labels, Quantiles, Strata, source_of
 
 NONCE = bytes(16)
@@ -98,7 +99,28 @@ def brought(strata: Strata) -> Terms:
     )
     return replace(
         plain,
-        recipe=replace(plain.recipe, model="shop.models:make", source=source),
+        recipe=replace(
+            plain.recipe,
+            model="shop.models:make",
+            source=source,
+            momentum=Decimal("0.8"),
+            beta2=Decimal("0.99"),
+            epsilon=Decimal("0.000001"),
+            weight_decay=Decimal("0.01"),
+            label_smoothing=Decimal("0.1"),
+            augmentation="light",
+            precision="float64",
+            allowed=Allowed(
+                batch_factor=Decimal("1.5"),
+                epochs=2,
+                learning_rate=Decimal("0.25"),
+                weight_decay=Decimal("0.1"),
+                label_smoothing=Decimal("0.2"),
+                proximal=Decimal("0.05"),
+                augmentation=True,
+                precision=("bfloat16", "tensors"),
+            ),
+        ),
         strata=strata,
         classes=("late", "on time"),
         columns=Columns(("hour", "distance"), "delay", "array"),

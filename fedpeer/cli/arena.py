@@ -58,6 +58,12 @@ def arena(
     shadows: Annotated[
         int, typer.Option(min=12, help="Sound shadow models a round; with --accuracy, at most.")
     ] = 100,
+    tricked: Annotated[
+        float,
+        typer.Option(
+            min=0, max=0.5, help="Tricked shadow models for each sound one; of attacks and families."
+        ),
+    ] = 0.0,
     search: Annotated[
         list[str] | None,
         typer.Option(
@@ -102,6 +108,12 @@ def arena(
             help="Instead of attacks: whom audits by re-training accuse, and what tricks earn where they are drawn.",
         ),
     ] = False,
+    allow: Annotated[
+        bool,
+        typer.Option(
+            "--allow", help="With --honest: the terms allow the habits that they would have to allow."
+        ),
+    ] = False,
     privacy: Annotated[
         str | None,
         typer.Option(
@@ -126,11 +138,13 @@ def arena(
     ] = None,
 ) -> None:
     """Measure what every attack earns under every payment rule, through the real evidence and settlement."""
+    if allow and not honest:
+        raise CommandError("--allow: goes with --honest alone")
     if accuracy:
         measure_accuracy(task or (), seeds, shadows, workers, json_output, out)
         return
     if honest:
-        measure_honest(task or (), seeds, shadows, workers, json_output, out)
+        measure_honest(task or (), seeds, shadows, allow, workers, json_output, out)
         return
     if audits:
         measure_audits(task or (), seeds, shadows, rounds, workers, json_output, out)
@@ -150,6 +164,7 @@ def arena(
             attackers=min(attackers, participants),
             rounds=rounds,
             shadows=shadows,
+            tricked=tricked,
             budget=budget,
             seeds=tuple(range(seeds)),
         )
@@ -166,6 +181,7 @@ def arena(
         rounds=rounds,
         seeds=tuple(range(seeds)),
         shadows=shadows,
+        tricked=tricked,
     )
     _load_extensions(setting)
     _check_rounds(setting)

@@ -11,7 +11,14 @@ import typer
 from rich.console import Console
 
 from coordinator.calibration import SEED, basis, calibratable, measure, with_placeholders, written
-from coordinator.config import CalibrationSection, TaskConfig, read_config, resolve_paths, validated_config
+from coordinator.config import (
+    CalibrationSection,
+    EvidenceSection,
+    TaskConfig,
+    read_config,
+    resolve_paths,
+    validated_config,
+)
 from coordinator.errors import TaskError
 from coordinator.opening import PreparedTask, prepare_task
 from fedpeer.cli.errors import CommandError
@@ -221,7 +228,8 @@ def _write(file: Path, numbers: dict[str, Any], section: CalibrationSection) -> 
 
 
 def _evidence_seconds(task: PreparedTask, gaps: MeasuredGaps) -> float:
-    return trainings(int(task.row.settings["evidence"]["shadows"])) * gaps.training_seconds
+    section = EvidenceSection(**task.row.settings["evidence"])
+    return trainings(section.shadows, tricked=section.tricked) * gaps.training_seconds
 
 
 def _record(

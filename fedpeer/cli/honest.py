@@ -17,9 +17,18 @@ from fedpeer.experiments.cells import CellStore, local_executor, run_cells
 
 
 def measure_honest(
-    tasks: Sequence[str], seeds: int, shadows: int, workers: int | None, json_output: bool, out: Path | None
+    tasks: Sequence[str],
+    seeds: int,
+    shadows: int,
+    allow: bool,
+    workers: int | None,
+    json_output: bool,
+    out: Path | None,
 ) -> None:
     """Runs the starts that `out` lacks; prints the counts and keeps them in honest.json.
+
+    Args:
+        allow: whether the terms allow the habits that they would have to allow.
 
     Raises:
         CommandError: no such task.
@@ -29,7 +38,7 @@ def measure_honest(
             raise CommandError(
                 f"--task {name}: no such task of --honest; expected one of {', '.join(HONEST_TASKS)}"
             )
-    cells = honest_cells(tasks or HONEST_TASKS, range(seeds), shadows=shadows)
+    cells = honest_cells(tasks or HONEST_TASKS, range(seeds), shadows=shadows, allow=allow)
     with TemporaryDirectory() as scratch, writable(out or Path(scratch)):
         store = CellStore((out or Path(scratch)) / "cells")
         missing = len(cells) - len(store.finished(cells))
@@ -43,8 +52,10 @@ def measure_honest(
         typer.echo(json.dumps(record, allow_nan=False))
         return
     table = Table(
-        title="Honest participants that are hurt, by what their training has beside the recipe",
-        caption="hurt: any screen failed, or a true claim refuted; linked: to another by samples in common",
+        title="Honest participants that are hurt, by what their training has beside the recipe, in terms that "
+        + ("allow the second half" if allow else "allow nothing"),
+        caption="hurt: any screen failed, or a true claim refuted; linked: to another by samples in common; weight: "
+        "the mean that distinct samples leave",
     )
     for column in ("habit", "in terms that allow it", *record):
         table.add_column(column)
@@ -54,7 +65,8 @@ def measure_honest(
             name,
             "yes" if habit.allowed else "",
             *(
-                f"{c['hurt']} of {c['of']}" + (f", {c['linked']} linked" if c["linked"] else "")
+                f"{c['hurt']} of {c['of']}, weight {c['weight']:.2f}"
+                + (f", {c['linked']} linked" if c["linked"] else "")
                 for c in counts
             ),
         )

@@ -164,7 +164,8 @@ def terms_in_words(terms: Terms) -> list[str]:
         + (f", of what {terms.funder} has deposited" if terms.funder else "")
         + "; what is not paid goes back.",
         f"Training: {recipe.model}, {counted(recipe.epochs, 'epoch')} of {recipe.samples} samples a round in batches "
-        f"of {recipe.batch_size}, {recipe.optimizer} at a learning rate of {recipe.learning_rate:f}.",
+        f"of {recipe.batch_size}, {recipe.optimizer} at a learning rate of {recipe.learning_rate:f}"
+        + (f"; participants may vary {recipe.allowed}." if recipe.allowed else "."),
     ]
     if terms.price is not None:
         lines.append(f"A credit is paid out as {terms.price.amount:f} {terms.price.currency}.")

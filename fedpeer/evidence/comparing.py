@@ -18,13 +18,16 @@ square's share: the odds l / (1 - l) of other samples' likeness are taken times 
 likeness t, beside a of other samples, a/2 is left of what is common, (t - a) min(1, m/n) of the samples' own, and 1 - t
 of what training adds.
 
+Where terms let recipes vary, who varies them the same way moves the same way, on whichever samples. What each variation
+adds to what is left of the sound shadows is read from them by least squares, and these directions are taken off all.
+
 Two models are linked where their likeness is beyond apart(r) by a limit: the conformal quantile of what pairs of
 shadows of different halves have beyond their mean, at rate / (N - 1) among N submissions, so that at most `rate` of
 honest participants are linked with any other (union bound). On the way from apart(r) to same(r) the likeness tells the
 part of the samples that they have in common (`mechanism.evidence`).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,7 +38,7 @@ from fedpeer.evidence.likeness import Pull, fit_pull, mix_of, pull_of
 from fedpeer.evidence.observing import LOG_FLOOR, Observation
 from fedpeer.evidence.regression import micro
 from fedpeer.evidence.screening import RATE, limit_at
-from fedpeer.evidence.sketch import Array, directions
+from fedpeer.evidence.sketch import Array, directions, without
 from fedpeer.evidence.telling import Halves
 from fedpeer.learning.strata import Codes
 from mechanism.evidence import ONE_MODEL, LikenessMap
@@ -103,6 +106,7 @@ class Comparison:
     Attributes:
         update, output: what a mix does to either; shares: the weights of their cosines.
         apart, same: likeness at `STEPS` of r; of models of other samples, and of the same.
+        moved: where variations of the recipe move either, (k, B) each.
         spread: of the likeness of pairs of shadows of different halves around its mean, ascending.
     """
 
@@ -110,6 +114,7 @@ class Comparison:
     update: Pull
     output: Pull
     shares: tuple[float, float]
+    moved: tuple[Array, Array]
     apart: Array
     same: Array
     spread: Array
@@ -117,7 +122,12 @@ class Comparison:
     def left(self, seen: Observation, shares: Array) -> Left:
         """What is left of one model; `shares` of the strata as estimated, (S,)."""
         mix = mix_of(shares)
-        update, output = self.update.left(_direction(seen), mix), self.output.left(self.probe(seen), mix)
+        update, output = (
+            directions(without(pull.left(vector, mix), list(moved)))
+            for pull, vector, moved in zip(
+                (self.update, self.output), (_direction(seen), self.probe(seen)), self.moved, strict=True
+            )
+        )
         of_update, of_output = np.sqrt(self.shares)
         return (of_update * update).astype(np.float32), (of_output * output).astype(np.float32)
 
@@ -175,6 +185,7 @@ def fit_comparison(
     samples: int,
     classifier: bool,
     seed: int,
+    variations: Array | None = None,
 ) -> Comparison:
     """What the sound shadows say, and the anchors.
 
@@ -184,30 +195,69 @@ def fit_comparison(
         samples: of the recipe.
         classifier: whether outputs are log-probabilities.
         seed: of the probe.
+        variations: of the recipes of the sound shadows (`planning.variations`), (n, k); None: there are none.
     """
     rows = probe_of(codes, seed)
     probe = Probe(rows, codes[rows], classifier)
     mixes, first = mix_of(shares), halves == 0
-    pairs, pulls, alike = [], [], []
+    pairs, pulls, alike, moves = [], [], [], []
     for vector in (_direction, probe):
         vectors = np.array([vector(each) for each in sound])
         pull, said = fit_pull(vectors, mixes, halves)
-        left = directions(vectors - said)
+        moved = _moved(vectors - said, variations)
+        left = directions(without(vectors - said, list(moved)))
         pairs.append(np.ravel(left[first] @ left[~first].T))
         pulls.append(pull)
-        of_half = [pull_of(vectors[halves == half], mixes[halves == half]) for half in (0, 1)]
-        found = [
-            of_half[1 - anchor.half].left(vector(each)[None], anchor.mix[None])[0]
-            for anchor in anchors
-            for each in anchor.seen
-        ]
-        alike.append(np.array(found) @ np.array(found).T if anchors else np.zeros((0, 0)))
+        moves.append(moved)
+        alike.append(_anchors_alike(anchors, vector, vectors, mixes, halves, variations))
     precise = 1 / np.maximum([part.var() for part in pairs], 1e-12)
     shares = precise / precise.sum()
     together = shares @ pairs
     tables = _tables(anchors, shares[0] * alike[0] + shares[1] * alike[1], samples)
     spread = np.sort(together - together.mean())
-    return Comparison(probe, pulls[0], pulls[1], (float(shares[0]), float(shares[1])), *tables, spread)
+    weights = float(shares[0]), float(shares[1])
+    return Comparison(probe, pulls[0], pulls[1], weights, (moves[0], moves[1]), *tables, spread)
+
+
+def _anchors_alike(
+    anchors: Sequence[Anchor],
+    vector: Callable[[Observation], Array],
+    vectors: Array,
+    mixes: Array,
+    halves: Halves,
+    variations: Array | None,
+) -> Array:
+    """Likeness of all anchors' shadows with one another, in order, by maps of the half that none has samples of.
+
+    Args:
+        vectors: of the sound shadows, by `vector`, (n, B).
+    """
+    if not anchors:
+        return np.zeros((0, 0))
+    left: list[Array] = [np.zeros(0)] * 2
+    for half in (0, 1):
+        chosen = halves == half
+        pull, rest = pull_of(vectors[chosen], mixes[chosen])
+        moved = _moved(rest, None if variations is None else variations[chosen])
+        own = [
+            (vector(each), anchor.mix) for anchor in anchors if anchor.half != half for each in anchor.seen
+        ]
+        if own:
+            of, mix = (np.array(part) for part in zip(*own, strict=True))
+            left[1 - half] = directions(without(pull.left(of, mix), list(moved)))
+    places = [anchor.half for anchor in anchors for _ in anchor.seen]
+    rows = [iter(part) for part in left]
+    found = np.array([next(rows[half]) for half in places])
+    result: Array = found @ found.T
+    return result
+
+
+def _moved(left: Array, variations: Array | None) -> Array:
+    """What each variation adds to what is left of the shadows, (k, B)."""
+    if variations is None or not variations.shape[1]:
+        return np.zeros((0, left.shape[1]))
+    found: Array = np.linalg.lstsq(variations - variations.mean(axis=0), left, rcond=None)[0]
+    return found
 
 
 def _tables(anchors: Sequence[Anchor], alike: Array, samples: int) -> tuple[Array, Array]:

@@ -16,6 +16,9 @@ has enough samples of every stratum: `fedpeer.evidence.planning.scarcity`.
 Shadows of earlier rounds can be *carried over*: they join every fit as they were observed at their own starts, and the
 features of the start tell the starts apart. What is held out, and so the interval, is of this round's shadows alone.
 
+*Tricked* shadows (`fedpeer.evidence.tricks`) teach the last step alone, from features to the degree, what the degree
+of the data is behind what they show. They are never held out: the interval is that of who follows the recipe.
+
 Sources: Geurts, Ernst, Wehenkel 2006, extremely randomized trees; Vovk 2015, cross-conformal predictors; Vovk 2012,
 Conditional validity of inductive conformal predictors.
 """
@@ -160,8 +163,7 @@ class Maps:
 
     def of_shadows(self, table: Table) -> Array:
         """All features of shadows that the maps have not seen."""
-        told = {n: tell.of_half(table.vectors[n], table.halves) for n, tell in self.tellers.items()}
-        return _extended(table.features, told, table.reference)
+        return _extended(table.features, _told(table, self.tellers), table.reference)
 
     def shadow_shares(self, features: Array) -> Array:
         """Of the strata, (n, S), from all features."""
@@ -214,11 +216,12 @@ class Fitted:
     residuals: Array
 
 
-def fit_degree(table: Table, carried: Table | None = None) -> Fitted:
+def fit_degree(table: Table, carried: Table | None = None, tricked: Table | None = None) -> Fitted:
     """The map that the sound shadows of `table` support.
 
     Args:
         carried: sound shadows of earlier rounds.
+        tricked: tricked ones, with the shares of the data that they hold.
 
     Raises:
         EvidenceError: too few of them.
@@ -227,9 +230,9 @@ def fit_degree(table: Table, carried: Table | None = None) -> Fitted:
     if count < MIN_SHADOWS:
         raise EvidenceError(f"{count} sound shadows; expected at least {MIN_SHADOWS}")
     every = table.joined(carried)
-    maps, features, shares = fit_maps(every)
+    maps, features, shares = fit_maps(every, tricked)
     z = every.z(features, shares)
-    residuals = _residuals(table, carried, folds(table.groups, CHECK_FOLDS))
+    residuals = _residuals(table, carried, tricked, folds(table.groups, CHECK_FOLDS))
     half_width = micro(tolerance_quantile(np.abs(residuals), ALPHA))
     return Fitted(
         maps,
@@ -250,16 +253,18 @@ def _stacked(observations: Sequence[Observation]) -> tuple[Array, dict[str, Arra
     }
 
 
-def _residuals(table: Table, carried: Table | None, parts: Iterable[tuple[Indices, Indices]]) -> Array:
-    """What maps fitted on the first shadows of each part, and those carried over, are off by on its second."""
+def _residuals(
+    table: Table, carried: Table | None, tricked: Table | None, parts: Iterable[tuple[Indices, Indices]]
+) -> Array:
+    """What maps fitted on the first shadows of each part, and on all others, are off by on its second."""
     found = np.empty(len(table.degrees))
     for rest, fold in parts:
-        maps, *_ = fit_maps(table.rows(rest).joined(carried))
+        maps, *_ = fit_maps(table.rows(rest).joined(carried), tricked)
         found[fold] = maps.estimates(table.rows(fold)) - table.degrees[fold]
     return found
 
 
-def fit_maps(table: Table) -> tuple[Maps, Array, Array]:
+def fit_maps(table: Table, tricked: Table | None = None) -> tuple[Maps, Array, Array]:
     """All steps; the features of the table's own shadows, and their shares, each without that shadow."""
     tellers, told = {}, {}
     for name, vectors in table.vectors.items():
@@ -274,8 +279,22 @@ def fit_maps(table: Table) -> tuple[Maps, Array, Array]:
         line = ridge(label_rows(features[rest]), table.shares[rest].ravel())
         crossed[fold] = line(label_rows(features[fold])).reshape(len(fold), -1)
     shares = ridge(label_rows(features), table.shares.ravel())
-    degree = LineAndTrees.fit(table.z(features, crossed), table.degrees)
-    return Maps(tellers, shares, degree), features, crossed
+    z, degrees = table.z(features, crossed), table.degrees
+    if tricked is not None:
+        z = np.concatenate([z, _regressors_of(tricked, tellers, shares)])
+        degrees = np.concatenate([degrees, tricked.degrees])
+    return Maps(tellers, shares, LineAndTrees.fit(z, degrees)), features, crossed
+
+
+def _regressors_of(table: Table, tellers: Mapping[str, Teller], shares: Line) -> Array:
+    """Regressors of shadows that the maps to the shares have not seen."""
+    features = _extended(table.features, _told(table, tellers), table.reference)
+    return table.z(features, shares(label_rows(features)).reshape(features.shape[:2]))
+
+
+def _told(table: Table, tellers: Mapping[str, Teller]) -> dict[str, Array]:
+    """What the vectors of shadows that the maps have not seen tell of the shares."""
+    return {n: tell.of_half(table.vectors[n], table.halves) for n, tell in tellers.items()}
 
 
 def _extended(observed: Array, told: Mapping[str, Array], reference: Sequence[Fraction]) -> Array:

@@ -55,18 +55,13 @@ def fit_pull(vectors: Array, mixes: Array, halves: npt.NDArray[np.int64]) -> tup
     Args:
         vectors: shape (n, B); mixes: distributions over the strata, (n, S); halves: of D_c, (n,).
     """
-    pull, residuals = _fitted(vectors, mixes)
+    pull, residuals = pull_of(vectors, mixes)
     difference = residuals[halves == 0].mean(axis=0) - residuals[halves == 1].mean(axis=0)
     return pull, vectors - residuals + np.outer(halves == 0, difference)
 
 
-def pull_of(vectors: Array, mixes: Array) -> Pull:
-    """The map that shadows of one half give."""
-    return _fitted(vectors, mixes)[0]
-
-
-def _fitted(vectors: Array, mixes: Array) -> tuple[Pull, Array]:
-    """The map of the penalty with the least error, and the residuals of each without it."""
+def pull_of(vectors: Array, mixes: Array) -> tuple[Pull, Array]:
+    """The map of the penalty with the least error, and what is left of each without it."""
     values, axes = np.linalg.eigh(_kernel(mixes, mixes))
     values = np.maximum(values, 0)
     chosen, residuals = least_penalty(axes, values, vectors, _PENALTIES * values[-1])

@@ -18,18 +18,19 @@ from fedpeer.evidence.comparing import Anchor, Comparison, fit_comparison
 from fedpeer.evidence.errors import EvidenceError
 from fedpeer.evidence.fitting import Fitted, Table, fit_degree
 from fedpeer.evidence.observing import Observation, Observer, silent_tensors
-from fedpeer.evidence.planning import Plan, calmer, plan_shadows
+from fedpeer.evidence.planning import Plan, calmer, plan_shadows, variations, varying
 from fedpeer.evidence.regression import Line, micro
 from fedpeer.evidence.screening import SCORES, Figures, Screens, fit_screens
 from fedpeer.evidence.sketch import Array
 from fedpeer.evidence.straying import Straying, Taught, fit_times, times_seen
+from fedpeer.evidence.tricks import TRICKS, Held
 from fedpeer.learning.arithmetic import arithmetic, one_blas_thread
 from fedpeer.learning.datasets import LabelledData
 from fedpeer.learning.models import ARCHITECTURES, Weights, weights_digest
 from fedpeer.learning.samples import Samples, of_labelled
 from fedpeer.learning.strata import Codes, reference_over
 from fedpeer.learning.workloads.loading import WorkloadSource
-from fedpeer.learning.workloads.protocol import NewWeights, Workload, in_stacks, train_all
+from fedpeer.learning.workloads.protocol import NewWeights, Workload, in_stacks, sent, train_all
 from mechanism.canonical import canonical_digest
 from mechanism.evidence import EvidenceModel, QualityMap
 from mechanism.settlement import MICRO
@@ -72,6 +73,7 @@ class EvidenceTask:
         whole_from: distinct samples from which a weight is whole, over the recipe's (`mechanism.coverage`).
         device: of torch, on which shadows train together; empty: one after another on the CPU. They agree with those
             as trainings on two kinds of processor agree (`fedpeer.learning.workloads.stacks`).
+        tricked: tricked shadows for each sound one.
 
     Raises:
         EvidenceError: too few samples of a stratum, or a reference over another number of strata.
@@ -86,6 +88,7 @@ class EvidenceTask:
     reference: tuple[Fraction, ...] = ()
     whole_from: Fraction = Fraction(Rule.whole_from)
     device: str = ""
+    tricked: float = 0.0
 
     def __post_init__(self) -> None:
         counts = np.bincount(self.codes, minlength=self.strata)
@@ -171,12 +174,12 @@ class Measured:
 
 @dataclass(frozen=True, eq=False)
 class Shadows:
-    """Trained and observed sound and repeated shadows of one start, as later rounds carry them over.
+    """Trained and observed sound, repeated and tricked shadows of one start, as later rounds carry them over.
 
     Attributes:
         tensors: that were looked at; updates of others are not comparable.
         plans: of the table's rows.
-        repeated: the repeated ones, if any.
+        repeated: the repeated ones, if any; tricked: those, if any.
         beside: straying and norm of the sound, then of the repeated ones, (n, 2).
         times: how often each of them saw its samples, (n,); family: as `straying.Taught` has it, (n,).
     """
@@ -184,6 +187,7 @@ class Shadows:
     table: Table
     tensors: tuple[str, ...]
     repeated: Table | None
+    tricked: Table | None
     beside: Array
     times: Array
     family: npt.NDArray[np.int64]
@@ -336,9 +340,9 @@ def prepare_shadows(
     executor: Executor | None = None,
     report: Report = lambda trained, of: None,
 ) -> Shadows:
-    """The sound and repeated shadows that `prepare_ensemble` trains, alone: what a later round carries over."""
+    """The sound, repeated and tricked shadows that `prepare_ensemble` trains: what a later round carries over."""
     plans, observer = begin_ensemble(task, start, seed, shadows)
-    plans = [plan for plan in plans if plan.sound or plan.repeated]
+    plans = [plan for plan in plans if plan.sound or plan.repeated or plan.trick]
     seen = observe_all(task, observer, start, plans, None, executor, report)
     pairs = [(plan, each) for plan, each in zip(plans, seen, strict=True) if each.finite]
     return _shadows(task, observer, pairs)[0]
@@ -373,13 +377,9 @@ def begin_ensemble(
 ) -> tuple[list[Plan], Observer]:
     """What is to be trained from `start`, and what looks at it; as `prepare_ensemble`."""
     # The plans depend on the start, so that no round's shadows tell of another's.
-    plans = plan_shadows(
-        task.codes,
-        task.reference,
-        task.recipe.samples,
-        shadows,
-        (seed, int(weights_digest(start)[:16], 16)),
-    )
+    seeds = (seed, int(weights_digest(start)[:16], 16))
+    plans = plan_shadows(task.codes, task.reference, task.recipe.samples, shadows, seeds, task.tricked)
+    plans = varying(plans, task.recipe, seeds)
     first = _trained(task, start, plans[:1])
     silent = silent_tensors(task.workload, [start, *first], task.validation)
     observer = task.observer(start, seed, silent)
@@ -417,10 +417,11 @@ def fit_ensemble(
     shadows, straying = _shadows(task, observer, finite)
     table = shadows.table
     carried = [each for each in carried if each.tensors == observer.tensors]
-    earlier = None
+    earlier, tricked = None, shadows.tricked
     for each in carried:
         earlier = each.table.joined(earlier)
-    fitted = fit_degree(table, earlier)
+        tricked = each.tricked.joined(tricked) if each.tricked is not None else tricked
+    fitted = fit_degree(table, earlier, tricked)
     other = _table(flawed, observer.features, task.reference) if flawed else None
     honest = [each for _, each in sound]
     comparison = fit_comparison(
@@ -432,6 +433,7 @@ def fit_ensemble(
         samples=task.recipe.samples,
         classifier=task.workload.classes is not None,
         seed=seed,
+        variations=variations([plan for plan, _ in sound], task.recipe),
     )
     distinct = np.array([len(np.unique(plan.rows)) for plan, _ in sound]) / task.recipe.samples
     kept = [(place, each.kept) for place, (_, each) in enumerate(sound) if each.kept is not None]
@@ -466,7 +468,10 @@ def _shadows(
     times = np.array([times_seen(plan.rows, task.codes) for plan, _ in taught])
     family = np.array([plan.family for plan, _ in taught])
     plans = tuple(plan for plan, _ in sound)
-    return Shadows(table, observer.tensors, again, np.concatenate(beside), times, family, plans), straying
+    tricked = [pair for pair in pairs if pair[0].trick]
+    of_tricks = _table(tricked, observer.features, task.reference) if tricked else None
+    made = Shadows(table, observer.tensors, again, of_tricks, np.concatenate(beside), times, family, plans)
+    return made, straying
 
 
 def _times(
@@ -520,17 +525,29 @@ def _keeping(task: EvidenceTask, observer: Observer, start: Weights, plan: Plan,
 
 
 def _trained(task: EvidenceTask, start: Weights, plans: Sequence[Plan]) -> list[NewWeights]:
+    """By their recipes and tricks; those of one recipe at a time, which may train together."""
     found: dict[int, NewWeights] = {}
-    for family in sorted({plan.family for plan in plans}):
-        places = [place for place, plan in enumerate(plans) if plan.family == family]
-        samples = [
-            task.validation.select(plan.rows, task.validation.targets[plan.targets_from])
-            for plan in (plans[place] for place in places)
-        ]
-        seeds, recipe = [plans[place].seed for place in places], calmer(task.recipe, family)
-        models = train_all(task.workload, start, samples, recipe, seeds, task.device)
+    by_recipe: dict[Recipe, list[int]] = {}
+    for place, plan in enumerate(plans):
+        recipe, samples = calmer(plan.recipe or task.recipe, plan.family), _samples(task, plan)
+        if not plan.trick:
+            by_recipe.setdefault(recipe, []).append(place)
+            continue
+        held = Held(samples, task.codes[plan.rows], task.reference)
+        model = TRICKS[plan.trick].trained(task.workload, start, held, recipe, plan.seed)
+        found[place] = sent(start, model, recipe, plan.seed)
+    for recipe, places in by_recipe.items():
+        parts, seeds = (
+            [_samples(task, plans[place]) for place in places],
+            [plans[place].seed for place in places],
+        )
+        models = train_all(task.workload, start, parts, recipe, seeds, task.device)
         found.update(zip(places, models, strict=True))
     return [found[place] for place in range(len(plans))]
+
+
+def _samples(task: EvidenceTask, plan: Plan) -> Samples:
+    return task.validation.select(plan.rows, task.validation.targets[plan.targets_from])
 
 
 def _table(

@@ -6,7 +6,8 @@ updates are fitted on one half's shadows and tried on the other's (`fedpeer.evid
 have the same halves, so that the same holds of shadows that are carried over.
 
 *Sound* shadows have mixes of four families: majority and minority by degree, the same by share with other tails,
-Dirichlet, and few strata. *Flawed* ones are nearly balanced, but trained on a handful of samples over and over, or on
+Dirichlet, and few strata. Every other one has up to `WRONG_TARGETS` of its targets from other strata, as honest data
+have. *Flawed* ones are nearly balanced, but trained on a handful of samples over and over, or on
 wrong targets.
 
 Some of the sound ones are *anchors*, which show how alike two models are that have a mix in common, and samples or not:
@@ -18,6 +19,9 @@ first or third has a sample in common with any second.
 (`fedpeer.evidence.straying`). Half of them are trained by the recipe; the others more *calmly*, as one does whose
 samples shall not be seen to be few: in batches of twice the size, at three quarters of the learning rate, or for an
 epoch less. Below `LEAST_FOR_REPEATED` sound ones nothing could be read from them, and none are trained.
+
+*Tricked* ones, where the operator wants some, hold the mixes of sound ones and are trained to seem more balanced, or
+longer, by the tricks of `fedpeer.evidence.tricks` in turn, with numbers of chance.
 """
 
 from bisect import bisect_right
@@ -31,9 +35,11 @@ import numpy as np
 import numpy.typing as npt
 
 from fedpeer.evidence.fitting import MIN_SHADOWS
+from fedpeer.evidence.tricks import TRICKS
 from fedpeer.learning.partition import LabelMix, dirichlet, majority_minority, number_of_classes
 from fedpeer.learning.strata import Codes, balanced_halves
 from mechanism.terms import Recipe
+from mechanism.variation import Choices, Numbers, Part, varied
 
 Rows = npt.NDArray[np.int64]
 
@@ -58,6 +64,12 @@ LEAST_FOR_REPEATED = 50
 #: least and the most of a sound one's samples that they have.
 REPEATED_SHARE, REPEATED_PART = 0.2, (0.3, 0.85)
 
+#: Wrong targets of a sound shadow, at most: as many as honest data have at worst.
+WRONG_TARGETS = 0.04
+
+#: Tell the seeds of variations, of wrong targets and of tricked shadows from others of the plans.
+_VARIATIONS, _WRONG, _TRICKED = 2, 3, 4
+
 #: Families of repeated shadows: 1 is trained by the recipe, the others by `calmer`.
 BY_RECIPE, CALM_FAMILIES = 1, (2, 3, 4)
 
@@ -77,6 +89,8 @@ class Plan:
             the second are sound.
         family: 0, or that of a repeated shadow.
         keeps: whether it is trained once more, from a start in which it took part (`fedpeer.evidence.measuring`).
+        recipe: by which it is trained, as `varying` has it; None: the task's.
+        trick: the name of what a tricked one is trained by; empty for all others.
     """
 
     mix: LabelMix
@@ -88,6 +102,8 @@ class Plan:
     anchor: int | None = None
     family: int = 0
     keeps: bool = False
+    recipe: Recipe | None = None
+    trick: str = ""
 
     @property
     def repeated(self) -> bool:
@@ -97,21 +113,27 @@ class Plan:
     @property
     def flawed(self) -> bool:
         """Whether it has a handful of samples, or wrong targets."""
-        return not self.sound and not self.repeated and self.anchor is None
+        return not (self.sound or self.repeated or self.trick) and self.anchor is None
 
 
 def plan_shadows(
-    codes: Codes, reference: Sequence[Fraction], samples: int, count: int, seed: Sequence[int]
+    codes: Codes,
+    reference: Sequence[Fraction],
+    samples: int,
+    count: int,
+    seed: Sequence[int],
+    tricked: float = 0.0,
 ) -> list[Plan]:
-    """`count` sound shadows, a quarter as many flawed ones and the repeated ones. Sound ones that are no anchors stand
-    first, anchors behind the flawed ones. The same seed gives the same.
+    """`count` sound shadows, a quarter as many flawed ones, the repeated and the tricked ones. Sound ones that are no
+    anchors stand first, anchors behind the flawed ones. The same seed gives the same.
 
     Args:
         codes: the stratum of each sample of D_c.
         samples: of the recipe.
         seed: its first number alone gives the halves.
+        tricked: tricked shadows for each sound one.
     """
-    generator = np.random.default_rng(list(seed))
+    generator, imperfect = np.random.default_rng(list(seed)), np.random.default_rng([*seed, _WRONG])
     halves = balanced_halves(codes, np.random.default_rng([seed[0], _HALVES]))
     strata = len(reference)
     plans = []
@@ -122,7 +144,8 @@ def plan_shadows(
         half = (k + k // 4 + k // (4 * (strata - 1))) % 2
         mix = sound_mix(k, reference, samples, generator)
         rows = _resample(codes, halves[half], mix.counts, generator)
-        plans.append(Plan(mix, rows, rows, half, True, int(generator.integers(2**31))))
+        targets = _few_wrong(codes, rows, halves[half], imperfect) if imperfect.integers(2) else rows
+        plans.append(Plan(mix, rows, targets, half, True, int(generator.integers(2**31))))
     for k in range(flawed_count(count)):
         half = k // 2 % 2
         make = _handful if k % 2 else _wrong_targets
@@ -145,7 +168,72 @@ def plan_shadows(
         rows = generator.permutation(np.resize(rows[: max(1, round(part * samples))], samples))
         family = BY_RECIPE if k < repeated else CALM_FAMILIES[k % len(CALM_FAMILIES)]
         plans.append(Plan(mix, rows, rows, half, False, int(generator.integers(2**31)), family=family))
+    generator, names = np.random.default_rng([*seed, _TRICKED]), tuple(TRICKS)
+    turn = int(generator.integers(len(names)))
+    for k in range(tricked_count(count, tricked)):
+        half = (k + k // 4) % 2
+        mix = sound_mix(k, reference, samples, generator)
+        rows = _resample(codes, halves[half], mix.counts, generator)
+        trick = names[(turn + k) % len(names)]
+        plans.append(Plan(mix, rows, rows, half, False, int(generator.integers(2**31)), trick=trick))
     return plans
+
+
+def varying(plans: Sequence[Plan], recipe: Recipe, seed: Sequence[int]) -> list[Plan]:
+    """The plans, each with a recipe from the ranges that terms allow participants.
+
+    Of each part that may vary half of the shadows have the recipe's own, a quarter an end of the range, and a quarter
+    what lies between; which, each part draws for itself. Anchors keep to the task's recipe: two models are the most
+    alike where both are trained the same way, and honest ones are not to be linked for it.
+    """
+    parts = varied(recipe)
+    if not parts:
+        return list(plans)
+    generator = np.random.default_rng([*seed, _VARIATIONS])
+    drawn: list[dict[str, Any]] = [{} for _ in plans]
+    for name, range_ in parts.items():
+        # Evenly over [0, 1), in chance order: few shadows have each kind, too.
+        places = (generator.permutation(len(plans)) + generator.uniform(size=len(plans))) / len(plans)
+        for values, place in zip(drawn, places, strict=True):
+            if place >= 0.5:
+                values[name] = _chosen(range_, 2 * place - 1)
+    return [
+        replace(plan, recipe=replace(recipe, allowed=None, **values)) if plan.anchor is None else plan
+        for plan, values in zip(plans, drawn, strict=True)
+    ]
+
+
+def variations(plans: Sequence[Plan], recipe: Recipe) -> npt.NDArray[np.float64]:
+    """How far each plan's recipe lies from the task's, over the way to the end of what is allowed, shape (n, k): of a
+    number a column for less and one for more, by ratios where it can; of names one for each other than the task's. And
+    how many of its targets are wrong, over `WRONG_TARGETS`.
+    """
+    wrong = [(plan.rows != plan.targets_from).mean() / WRONG_TARGETS for plan in plans]
+    columns = [wrong] if any(wrong) else []
+    for name, range_ in varied(recipe).items():
+        values = [getattr(recipe if plan.recipe is None else plan.recipe, name) for plan in plans]
+        if isinstance(range_, Choices):
+            columns += [[float(value == other) for value in values] for other in range_.names[1:]]
+            continue
+        low, own, high = (float(part) for part in (range_.low, getattr(recipe, name), range_.high))
+        scale = np.log if low > 0 else np.asarray
+        away = scale(np.array(values, dtype=np.float64)) - scale(np.array(own))
+        for end in (low, high):
+            if end != own:
+                columns.append(np.maximum(away / (scale(np.array(end)) - scale(np.array(own))), 0).tolist())
+    return np.array(columns, dtype=np.float64).reshape(-1, len(plans)).T
+
+
+def _chosen(range_: Numbers | Choices, place: float) -> Part:
+    """An end for a place in [0, 1/4) or [1/4, 1/2), what lies between for others, evenly by ratios where it can."""
+    if isinstance(range_, Choices):
+        others = range_.names[1:]
+        return others[int(place * len(others))]
+    if place < 0.5:
+        return range_.nearest(range_.low if place < 0.25 else range_.high)
+    low, high, part = float(range_.low), float(range_.high), 2 * place - 1
+    between = low * (high / low) ** part if low > 0 else low + part * (high - low)
+    return range_.nearest(Decimal(f"{between:.6g}"))
 
 
 def calmer(recipe: Recipe, family: int) -> Recipe:
@@ -157,13 +245,13 @@ def calmer(recipe: Recipe, family: int) -> Recipe:
     return replace(recipe, epochs=max(recipe.epochs - 1, 1)) if family == 4 else recipe
 
 
-def trainings(shadows: int, *, later: bool = False) -> int:
+def trainings(shadows: int, *, tricked: float = 0.0, later: bool = False) -> int:
     """Models that are trained for so many sound shadows: as many as `plan_shadows` plans, and what a `later` round
     adds at most.
     """
     thirds = (anchor_count(shadows) + 1) // 2
     beside = flawed_count(shadows) + 2 * repeated_count(shadows) + later * 2 * kept_count(shadows)
-    return shadows + thirds + beside
+    return shadows + thirds + beside + tricked_count(shadows, tricked)
 
 
 def later_shadows(shadows: int) -> int:
@@ -173,9 +261,11 @@ def later_shadows(shadows: int) -> int:
     return min(shadows, max(MIN_SHADOWS, (shadows + 1) // 2))
 
 
-def most_shadows(limit: int, *, later: bool = False) -> int:
+def most_shadows(limit: int, *, tricked: float = 0.0, later: bool = False) -> int:
     """The most sound shadows for which at most `limit` models are trained; 0 where there are none."""
-    found = bisect_right(range(limit + 1), limit, key=lambda count: trainings(count, later=later))
+    found = bisect_right(
+        range(limit + 1), limit, key=lambda count: trainings(count, tricked=tricked, later=later)
+    )
     return max(found - 1, 0)
 
 
@@ -187,6 +277,11 @@ def flawed_count(shadows: int) -> int:
 def repeated_count(shadows: int) -> int:
     """Repeated shadows beside so many sound ones that are trained by the recipe; as many are trained more calmly."""
     return round(shadows * REPEATED_SHARE) if shadows >= LEAST_FOR_REPEATED else 0
+
+
+def tricked_count(shadows: int, share: float) -> int:
+    """Tricked shadows beside so many sound ones."""
+    return round(shadows * share)
 
 
 def kept_count(shadows: int) -> int:
@@ -255,6 +350,15 @@ def _resample(codes: Codes, half: Rows, counts: Sequence[int], generator: np.ran
         if count > len(members):
             chosen.append(generator.choice(members, count - len(members)))
     return generator.permutation(np.concatenate(chosen)).astype(np.int64)
+
+
+def _few_wrong(codes: Codes, rows: Rows, half: Rows, generator: np.random.Generator) -> Rows:
+    """Where each row's target is from: some from samples of other strata."""
+    targets = rows.copy()
+    wrong = generator.permutation(len(rows))[: round(float(generator.uniform()) * WRONG_TARGETS * len(rows))]
+    for place in wrong:
+        targets[place] = generator.choice(half[codes[half] != codes[rows[place]]])
+    return targets
 
 
 def _handful(

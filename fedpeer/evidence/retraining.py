@@ -1,6 +1,7 @@
 """How far two trainings on the same samples may be apart: what an audit by re-training is held against.
 
-Each sound shadow of the round is trained once more by a second seed. Both of its models are measured by maps that are
+Each sound shadow of the round is trained once more by a second seed, and by the recipe itself, as auditors train, where
+terms allow variations of it. Both of its models are measured by maps that are
 fitted without it, as a submission and its re-training are measured by maps that have seen neither:
 
     difference = v(second training) - v(first)
@@ -41,11 +42,12 @@ def retraining_differences(
         EvidenceError: a second training that diverged, as too few did before.
     """
     shadows, earlier = ensemble.shadows, None
+    tricked = shadows.tricked
     again = observe_all(
         task,
         ensemble.observer,
         start,
-        [replace(plan, seed=plan.seed ^ _SECOND) for plan in shadows.plans],
+        [replace(plan, seed=plan.seed ^ _SECOND, recipe=None) for plan in shadows.plans],
         executor=executor,
         report=report,
     )
@@ -54,9 +56,10 @@ def retraining_differences(
     for each in carried:
         if each.tensors == shadows.tensors:
             earlier = each.table.joined(earlier)
+            tricked = each.tricked.joined(tricked) if each.tricked is not None else tricked
     first, second = shadows.table, shadows.table.seen_as(again)
     found = np.empty(len(first.degrees))
     for rest, fold in folds(first.groups, CHECK_FOLDS):
-        maps, *_ = fit_maps(first.rows(rest).joined(earlier))
+        maps, *_ = fit_maps(first.rows(rest).joined(earlier), tricked)
         found[fold] = maps.estimates(second.rows(fold)) - maps.estimates(first.rows(fold))
     return tuple(micro(each) for each in found.tolist())

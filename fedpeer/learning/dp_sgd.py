@@ -23,7 +23,6 @@ from torch import nn
 
 from fedpeer.extras import missing
 from fedpeer.learning.errors import RecipeError
-from fedpeer.learning.optimizers import MOMENTUM
 from mechanism.privacy import epoch_steps
 from mechanism.terms import Recipe
 
@@ -38,7 +37,7 @@ class PrivateSteps:
         recipe: with the privacy method "dp-sgd".
         samples: how many there are.
         seed: of batches and noise.
-        optimizer: of the module's trainable parameters; None: the recipe's, with its proximal term.
+        optimizer: of the module's trainable parameters; None: the recipe's, with its proximal term and weight decay.
 
     Raises:
         RecipeError: Opacus is not installed, or the module has a layer over which samples are no longer apart, such as
@@ -77,13 +76,16 @@ class PrivateSteps:
             expected_batch_size=samples / self._steps,
             generator=torch.Generator(trained[0].device).manual_seed(_apart(seed, _NOISE)),
         )
-        if optimizer is None and recipe.proximal:
+        if optimizer is None and (recipe.proximal or recipe.weight_decay):
             start, mu = [p.detach().clone() for p in trained], float(recipe.proximal)
+            kept = 1 - float(recipe.learning_rate * recipe.weight_decay)
 
             def pull(_: object) -> None:
-                """mu (w - start) beside the gradient: of weights alone, which earlier noise has made private."""
+                """mu (w - start) beside the gradient, and the decay: of weights alone, which earlier noise has made
+                private."""
                 for parameter, before in zip(trained, start, strict=True):
                     parameter.grad.add_(parameter.detach() - before, alpha=mu)  # type: ignore[union-attr]  # it has one
+                    parameter.data.mul_(kept)
 
             self._optimizer.attach_step_hook(pull)
 
@@ -120,16 +122,17 @@ class PrivateSteps:
 
 
 def recipe_optimizer(trained: Sequence[nn.Parameter], recipe: Recipe) -> torch.optim.Optimizer:
-    """torch's own optimizer of a recipe, without its proximal term.
+    """torch's own optimizer of a recipe, without its proximal term and weight decay.
 
     Raises:
         RecipeError: an unknown optimizer.
     """
     rate = float(recipe.learning_rate)
     if recipe.optimizer == "adam":
-        return torch.optim.Adam(trained, lr=rate)
+        betas = float(recipe.momentum), float(recipe.beta2)
+        return torch.optim.Adam(trained, lr=rate, betas=betas, eps=float(recipe.epsilon))
     if recipe.optimizer == "sgd":
-        return torch.optim.SGD(trained, lr=rate, momentum=MOMENTUM)
+        return torch.optim.SGD(trained, lr=rate, momentum=float(recipe.momentum))
     raise RecipeError(f"there is no optimizer {recipe.optimizer!r}; expected adam or sgd")
 
 

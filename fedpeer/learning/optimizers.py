@@ -4,7 +4,8 @@ torch.optim gives the same steps, but its first use imports torch's compiler, wh
 participant's process, and it walks over tensors where a small model has one pass over a vector to make. A test
 holds these steps against torch's own.
 
-Sources: Kingma and Ba 2015, algorithm 1; Sutskever et al. 2013 for momentum, in torch's form.
+Sources: Kingma and Ba 2015, algorithm 1; Sutskever et al. 2013 for momentum, in torch's form; Loshchilov and Hutter
+2019 for weight decay.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,11 +15,6 @@ import torch
 
 from fedpeer.learning.errors import RecipeError
 from mechanism.terms import Recipe
-
-#: Adam's beta1 and the momentum of SGD, as the paper's appendix has it.
-MOMENTUM = 0.9
-
-_BETA2, _EPSILON = 0.999, 1e-8
 
 
 class Optimizer(Protocol):
@@ -60,12 +56,27 @@ class Proximal:
         self._inner.step()
 
 
+class Decaying:
+    """w -= rate * decay * w before each step."""
+
+    def __init__(self, parameters: FlatParameters, rate: float, decay: float, inner: Optimizer) -> None:
+        self._flat = parameters
+        self._kept = 1 - rate * decay
+        self._inner = inner
+
+    @torch.no_grad()
+    def step(self) -> None:
+        self._flat.values.mul_(self._kept)
+        self._inner.step()
+
+
 class Adam:
     """w -= rate * m_hat / (sqrt(v_hat) + epsilon)."""
 
-    def __init__(self, parameters: FlatParameters, rate: float) -> None:
+    def __init__(self, parameters: FlatParameters, recipe: Recipe) -> None:
         self._flat = parameters
-        self._rate = rate
+        self._rate, self._epsilon = float(recipe.learning_rate), float(recipe.epsilon)
+        self._beta1, self._beta2 = float(recipe.momentum), float(recipe.beta2)
         self._first = torch.zeros_like(parameters.values)
         self._second = torch.zeros_like(parameters.values)
         self._steps = 0
@@ -74,38 +85,42 @@ class Adam:
     def step(self) -> None:
         gradients = self._flat.gradients
         self._steps += 1
-        self._first.lerp_(gradients, 1 - MOMENTUM)
-        self._second.mul_(_BETA2).addcmul_(gradients, gradients, value=1 - _BETA2)
-        scale = (1 - _BETA2**self._steps) ** 0.5
-        denominator = (self._second.sqrt() / scale).add_(_EPSILON)
-        self._flat.values.addcdiv_(self._first, denominator, value=-self._rate / (1 - MOMENTUM**self._steps))
+        self._first.lerp_(gradients, 1 - self._beta1)
+        self._second.mul_(self._beta2).addcmul_(gradients, gradients, value=1 - self._beta2)
+        scale = (1 - self._beta2**self._steps) ** 0.5
+        denominator = (self._second.sqrt() / scale).add_(self._epsilon)
+        self._flat.values.addcdiv_(
+            self._first, denominator, value=-self._rate / (1 - self._beta1**self._steps)
+        )
         gradients.zero_()
 
 
 class Sgd:
     """m = momentum * m + g; w -= rate * m."""
 
-    def __init__(self, parameters: FlatParameters, rate: float) -> None:
+    def __init__(self, parameters: FlatParameters, recipe: Recipe) -> None:
         self._flat = parameters
-        self._rate = rate
+        self._rate, self._kept = float(recipe.learning_rate), float(recipe.momentum)
         self._momentum = torch.zeros_like(parameters.values)
 
     @torch.no_grad()
     def step(self) -> None:
-        self._momentum.mul_(MOMENTUM).add_(self._flat.gradients)
+        self._momentum.mul_(self._kept).add_(self._flat.gradients)
         self._flat.values.add_(self._momentum, alpha=-self._rate)
         self._flat.gradients.zero_()
 
 
 def optimizer_of(parameters: Sequence[torch.Tensor], recipe: Recipe) -> Optimizer:
-    """The recipe's optimizer over `parameters`, which stand at the start; with its proximal term.
+    """The recipe's optimizer over `parameters`, which stand at the start; with its proximal term and weight decay.
 
     Raises:
         RecipeError: an unknown optimizer.
     """
-    kinds: dict[str, Callable[[FlatParameters, float], Optimizer]] = {"adam": Adam, "sgd": Sgd}
+    kinds: dict[str, Callable[[FlatParameters, Recipe], Optimizer]] = {"adam": Adam, "sgd": Sgd}
     if recipe.optimizer not in kinds:
         raise RecipeError(f"there is no optimizer {recipe.optimizer!r}; expected adam or sgd")
     flat = FlatParameters(parameters)
-    optimizer = kinds[recipe.optimizer](flat, float(recipe.learning_rate))
+    optimizer = kinds[recipe.optimizer](flat, recipe)
+    if recipe.weight_decay:
+        optimizer = Decaying(flat, float(recipe.learning_rate), float(recipe.weight_decay), optimizer)
     return Proximal(flat, float(recipe.proximal), optimizer) if recipe.proximal else optimizer

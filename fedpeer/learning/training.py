@@ -64,11 +64,14 @@ def train(
 
     Raises:
         ModelError: an unknown architecture, or weights that are not its own.
-        RecipeError: an unknown optimizer, or batches of one sample.
+        RecipeError: an unknown optimizer, batches of one sample, or what only a workload follows.
         DataError: fewer than two samples.
     """
     if len(data) < 2:
         raise DataError(f"training on {len(data)} samples; expected at least 2")
+    for name in ("label_smoothing", "augmentation", "precision"):
+        if getattr(recipe, name) != getattr(Recipe, name):
+            raise RecipeError(f"the recipe asks for {name}, which this training has not; use CnnWorkload")
     module = build(recipe.model, seed=0)
     load_weights(module, weights)
     # Channels last is torch's faster layout for these convolutions on a CPU.

@@ -13,7 +13,9 @@ import numpy.typing as npt
 
 from fedpeer.learning.labels import Classes
 from mechanism.terms import Terms
+from mechanism.variation import FOLLOWED
 from participant.adapters.fitting import CountedTask, LinearTask, check_finite, kept, tried
+from participant.adapters.following import check_followed, keep, wished
 from participant.task import Counts, Trained, TrainingRound, Weights
 
 #: (weights, round) to the new weights, or a `Trained`.
@@ -54,7 +56,9 @@ class SoftmaxRegression(LinearTask):
         inputs: shape (n, d), real and finite.
         labels: shape (n,), whole numbers in [0, I), or class names.
         classes: I, or the learner's list of class names in the reference's order.
-        l2: weight decay, >= 0.
+        l2: weight decay, >= 0, kept within what the terms allow.
+        recipe: how one would rather train, such as {"epochs": 6}: parts of `mechanism.terms.Recipe`, followed as nearly
+            as the terms allow.
         seed: decides the order of the samples.
     """
 
@@ -66,9 +70,10 @@ class SoftmaxRegression(LinearTask):
         classes: Classes,
         l2: float = 0.0,
         seed: int = 0,
+        recipe: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(inputs, labels, classes, np.float32, seed)
-        self.l2 = l2
+        self.wishes = wished({**({"weight_decay": l2} if l2 else {}), **(recipe or {})})
 
     def start_weights(self) -> dict[str, npt.NDArray[Any]]:
         return {
@@ -78,20 +83,25 @@ class SoftmaxRegression(LinearTask):
 
     def prepare(self, terms: Terms) -> None:
         """Refuses a task whose model is not of these shapes, and one that a step fails in."""
+        check_followed(terms.recipe, FOLLOWED | {"weight_decay"}, "SoftmaxRegression")
+        recipe = keep(terms.recipe, self.wishes, say=True)
         start = self.zeros(terms)
-        batch = np.arange(min(len(self.labels), terms.recipe.batch_size))
+        batch = np.arange(min(len(self.labels), recipe.batch_size))
         with tried():
-            self._step(start["weight"], start["bias"], batch, float(terms.recipe.learning_rate))
+            self._step(start["weight"], start["bias"], batch, float(recipe.learning_rate))
         check_finite(start)
 
     def train(self, weights: Weights, round: TrainingRound) -> Trained:  # noqa: A002 - as Task.train
         weight, bias = np.array(weights["weight"]), np.array(weights["bias"])
-        recipe, generator = round.recipe, np.random.default_rng(round.seed(self.seed))
+        recipe, generator = keep(round.recipe, self.wishes), np.random.default_rng(round.seed(self.seed))
         rate, mu = float(recipe.learning_rate), float(recipe.proximal)
+        decay = 1 - rate * float(recipe.weight_decay)
         for epoch in range(recipe.epochs):
             order = generator.permutation(len(self.labels))
             for first in range(0, len(order), recipe.batch_size):
                 pull = mu * (weight - weights["weight"]), mu * (bias - weights["bias"])
+                weight *= decay
+                bias *= decay
                 self._step(weight, bias, order[first : first + recipe.batch_size], rate)
                 weight -= rate * pull[0]
                 bias -= rate * pull[1]
@@ -106,7 +116,7 @@ class SoftmaxRegression(LinearTask):
         error = self._probabilities(weight, bias, batch)
         error[np.arange(len(batch)), self.labels[batch]] -= 1
         error /= len(batch)
-        weight -= rate * (error.T @ self.inputs[batch] + self.l2 * weight)
+        weight -= rate * (error.T @ self.inputs[batch])
         bias -= rate * error.sum(axis=0)
 
     def metrics(self, weights: Weights) -> Mapping[str, float]:

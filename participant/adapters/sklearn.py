@@ -13,7 +13,9 @@ from sklearn.base import clone, is_classifier
 
 from fedpeer.learning.labels import Classes
 from mechanism.terms import Terms
+from mechanism.variation import FOLLOWED
 from participant.adapters.fitting import LinearTask, check_finite, tried
+from participant.adapters.following import check_followed
 from participant.errors import TaskError
 from participant.task import Trained, TrainingRound, Weights
 
@@ -64,6 +66,7 @@ class SklearnTask(LinearTask):
                 f"the recipe has a proximal term of {terms.recipe.proximal:f}, which partial_fit cannot add; use "
                 "SoftmaxRegression or TorchTask, or stay out"
             )
+        check_followed(terms.recipe, FOLLOWED, "SklearnTask")
         start = self.zeros(terms)
         with tried():
             model = self._at(start)

@@ -4,9 +4,10 @@ TorchTask      any nn.Module with any map-style Dataset of (input, label)
 DatasetTask    the data sets and CNNs of `learning`, skewed to a label
 """
 
+import copy
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,20 +18,27 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
+from fedpeer.learning.augmentation import lightly_augmented
 from fedpeer.learning.datasets import load_splits
-from fedpeer.learning.dp_sgd import PrivateSteps
+from fedpeer.learning.dp_sgd import PrivateSteps, recipe_optimizer
 from fedpeer.learning.labels import Classes, class_count, whole_labels
 from fedpeer.learning.models import inside, load_weights, weights_of
 from fedpeer.learning.samples import of_labelled
 from fedpeer.learning.training import joined_batches
 from fedpeer.protocol.model_file import stored_spec
-from mechanism.terms import Terms
+from mechanism.lifecycle import needs_evidence
+from mechanism.terms import Recipe, Terms
+from mechanism.variation import FOLLOWED, Part
 from participant.adapters.fitting import check_moved, counts_of, refusing, tried
+from participant.adapters.following import check_followed, keep, wished, wishes_of
 from participant.adapters.workload import SkewedTask
 from participant.errors import TaskError
 from participant.task import Counts, Task, Trained, TrainingRound, Weights
 
 _log = logging.getLogger("participant")
+
+#: What of a recipe is followed here.
+_FOLLOWED = FOLLOWED | {"momentum", "beta2", "epsilon", "weight_decay", "label_smoothing", "augmentation"}
 
 #: Makes the optimizer of one round from the module's parameters.
 OptimizerFactory = Callable[[Any], torch.optim.Optimizer]
@@ -47,7 +55,10 @@ class TorchTask(Task):
         dataset: map-style, items (input, label); a label is a whole number in [0, I) or a class name.
         classes: I, or the learner's list of class names in the reference's order.
         loss: mean loss of a batch; default: cross-entropy.
-        optimizer: default: what the recipe names, "adam" or "sgd" (momentum 0.9), at its learning rate.
+        optimizer: default: the recipe's. Where the task is paid on evidence, kind and numbers of one's own are kept
+            within what the terms allow.
+        recipe: how one would rather train, such as {"epochs": 6}: parts of `mechanism.terms.Recipe`, followed as nearly
+            as the terms allow.
         device: default: CUDA where there is one, else the CPU.
         seed: decides the order of the samples; the same seed gives the same model on the same machine and CPU
             thread count. With privacy, the operating system's randomness decides, and no two models are the same.
@@ -65,7 +76,9 @@ class TorchTask(Task):
         optimizer: OptimizerFactory | None = None,
         device: str | torch.device | None = None,
         seed: int = 0,
+        recipe: Mapping[str, Any] | None = None,
     ) -> None:
+        self.wishes = wished(recipe)
         self.module = inside(module)
         if self.module is not module:
             _log.warning("the module is a %s; the one inside it is trained and sent", type(module).__name__)
@@ -77,6 +90,8 @@ class TorchTask(Task):
         self.optimizer = optimizer
         self.device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
         self.seed = seed
+        self._augments: torch.Generator | None = None
+        self._smoothed: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = loss
 
     def prepare(self, terms: Terms) -> None:
         """Refuses a task whose models are not this module's, data that it cannot count, and a step that fails.
@@ -101,6 +116,8 @@ class TorchTask(Task):
                 f"batches have {min(terms.recipe.batch_size, samples)} sample, and the module normalises over batches, "
                 "which has no variance over one; use a module without batch normalisation, or stay out"
             )
+        check_followed(terms.recipe, _FOLLOWED, "TorchTask")
+        keep(terms.recipe, self._all_wishes(terms), say=True)
         self._try_a_step(TrainingRound(terms, "", 1))
 
     def label_counts(self) -> Counts:
@@ -109,11 +126,12 @@ class TorchTask(Task):
     def train(self, weights: Weights, round: TrainingRound) -> Trained:  # noqa: A002 - as Task.train
         load_weights(self.module.cpu(), weights)
         module = self.module.to(self.device).train()
-        recipe = round.recipe
+        recipe = self._recipe(round)
         if recipe.privacy is not None and recipe.privacy.method == "dp-sgd":
             self._train_privately(module, round)
             return Trained(weights_of(module), len(self.dataset))  # type: ignore[arg-type]  # as below
-        optimizer = self._optimizer(module, round)
+        optimizer = self._optimizer(module, round.terms)
+        self._begin(recipe, round.seed(self.seed))
         order = torch.Generator().manual_seed(round.seed(self.seed))
         samples = len(self.dataset)  # type: ignore[arg-type]  # a map-style data set has a length
         for epoch in range(recipe.epochs):
@@ -130,13 +148,15 @@ class TorchTask(Task):
         """By DP-SGD (`fedpeer.learning.dp_sgd`)."""
         samples = len(self.dataset)  # type: ignore[arg-type]  # a map-style data set has a length
         with refusing():
-            own = self._own_optimizer(module)
-            steps = PrivateSteps(module, round.recipe, samples, round.seed(self.seed), own)
+            own = self._own_optimizer(module, round.terms)
+            recipe = self._recipe(round)
+            steps = PrivateSteps(module, recipe, samples, round.seed(self.seed), own)
+        self._begin(recipe, round.seed(self.seed))
         try:
-            for epoch in range(1, round.recipe.epochs + 1):
+            for epoch in range(1, recipe.epochs + 1):
                 for rows in steps.batches():
                     steps.step(rows, partial(self._loss, self._loaded(rows)))
-                round.progress(epoch / round.recipe.epochs)
+                round.progress(epoch / recipe.epochs)
         finally:
             steps.close()
 
@@ -165,12 +185,38 @@ class TorchTask(Task):
     def _loss(self, batch: Any, module: nn.Module) -> torch.Tensor:
         """The mean loss of a batch."""
         inputs, labels = batch
+        if self._augments is not None:
+            inputs = lightly_augmented(inputs, self._augments)
         outputs, targets = module(inputs.to(self.device)), self._targets(labels).to(self.device)
         if _by_class(self.loss) and outputs.ndim > 1 and outputs.shape[1] < self.classes:
             raise TaskError(
                 f"the module has {outputs.shape[1]} outputs; expected one for each of {self.classes} labels"
             )
-        return self.loss(outputs, targets)
+        return self._smoothed(outputs, targets)
+
+    def _all_wishes(self, terms: Terms) -> dict[str, Part]:
+        """Those of this task, and what its own optimizer and loss come to where the rule looks at models."""
+        found: dict[str, Part] = {}
+        if isinstance(self.loss, nn.CrossEntropyLoss):
+            found["label_smoothing"] = wished({"": float(self.loss.label_smoothing)})[""]
+        if self.optimizer is not None and needs_evidence(terms.rule.name):
+            found |= wishes_of(self.optimizer(self.module.parameters()))
+        return found | self.wishes
+
+    def _recipe(self, round: TrainingRound) -> Recipe:  # noqa: A002 - as Task.train
+        """The recipe as it is followed."""
+        return keep(round.recipe, self._all_wishes(round.terms))
+
+    def _begin(self, recipe: Recipe, seed: int) -> None:
+        """What the recipe says of inputs and targets holds for the batches to come."""
+        self._augments = torch.Generator().manual_seed(seed) if recipe.augmentation == "light" else None
+        self._smoothed = self.loss
+        if isinstance(self.loss, nn.CrossEntropyLoss):
+            smoothed = copy.copy(self.loss)
+            smoothed.label_smoothing = float(recipe.label_smoothing)
+            self._smoothed = smoothed
+        elif self.loss is nn.functional.cross_entropy:
+            self._smoothed = partial(self.loss, label_smoothing=float(recipe.label_smoothing))
 
     def _targets(self, labels: Any) -> torch.Tensor:
         """A batch's labels as the loss reads them: int64, unless a loss of the user's own wants real numbers."""
@@ -186,24 +232,25 @@ class TorchTask(Task):
 
     def _try_a_step(self, round: TrainingRound) -> None:  # noqa: A002 - as Task.train
         """Raises TaskError where a step on the first samples, and on one where a batch may be so small, fails."""
-        module, size = self.module.to(self.device), round.recipe.batch_size
+        recipe = self._recipe(round)
+        module, size = self.module.to(self.device), recipe.batch_size
+        self._begin(recipe, 0)
         before, training = {n: t.detach().clone() for n, t in module.state_dict().items()}, module.training
         samples = len(self.dataset)  # type: ignore[arg-type]  # a map-style data set has a length
         devices = [self.device] if self.device.type == "cuda" else []
         sizes = {min(size, samples)} | ({1} if samples % size == 1 and not self._normalised else set())
-        privacy = round.recipe.privacy
+        privacy = recipe.privacy
         try:
             if privacy is not None and privacy.method == "dp-sgd":
                 with torch.random.fork_rng(devices=devices), tried(), refusing():
-                    steps = PrivateSteps(
-                        module.train(), round.recipe, samples, 0, self._own_optimizer(module)
-                    )
+                    own = self._own_optimizer(module, round.terms)
+                    steps = PrivateSteps(module.train(), recipe, samples, 0, own)
                     rows = torch.arange(min(size, samples))
                     steps.step(rows, partial(self._loss, self._loaded(rows)))
                     steps.close()
                 return
             with torch.random.fork_rng(devices=devices), tried():
-                optimizer = self._optimizer(module.train(), round)
+                optimizer = self._optimizer(module.train(), round.terms)
                 for count in sorted(sizes):
                     [batch] = self._loader(torch.arange(count), count)
                     loss = self._step(module, optimizer, batch)
@@ -217,27 +264,29 @@ class TorchTask(Task):
             module.load_state_dict(before)
             module.train(training)
 
-    def _own_optimizer(self, module: nn.Module) -> torch.optim.Optimizer | None:
-        """The user's; None: the recipe's."""
-        return None if self.optimizer is None else self.optimizer(module.parameters())
+    def _own_optimizer(self, module: nn.Module, terms: Terms) -> torch.optim.Optimizer | None:
+        """The user's, where the rule does not look at models; None: the recipe's as it is followed."""
+        if self.optimizer is None or needs_evidence(terms.rule.name):
+            return None
+        return self.optimizer(module.parameters())
 
-    def _optimizer(self, module: nn.Module, round: TrainingRound) -> torch.optim.Optimizer:  # noqa: A002 - as Task.train
-        """Of a module that stands at the round's start; its steps have the recipe's proximal term."""
-        rate, mu = float(round.recipe.learning_rate), float(round.recipe.proximal)
-        if self.optimizer is not None:
-            optimizer = self.optimizer(module.parameters())
-        elif round.recipe.optimizer == "adam":
-            optimizer = torch.optim.Adam(module.parameters(), lr=rate)
-        else:
-            optimizer = torch.optim.SGD(module.parameters(), lr=rate, momentum=0.9)
-        if mu:
+    def _optimizer(self, module: nn.Module, terms: Terms) -> torch.optim.Optimizer:
+        """Of a module that stands at the round's start; its steps have the recipe's proximal term and decay."""
+        recipe = keep(terms.recipe, self._all_wishes(terms))
+        optimizer = self._own_optimizer(module, terms)
+        mu, decay = float(recipe.proximal), 0.0
+        if optimizer is None:
+            optimizer = recipe_optimizer(list(module.parameters()), recipe)
+            decay = float(recipe.learning_rate * recipe.weight_decay)
+        if mu or decay:
             start = [parameter.detach().clone() for parameter in module.parameters()]
 
             def pull(*_: Any) -> None:
-                """mu (w - start) beside the gradient."""
+                """mu (w - start) beside the gradient, and the decay."""
                 for parameter, before in zip(module.parameters(), start, strict=True):
                     if parameter.grad is not None:
                         parameter.grad.add_(parameter.detach() - before, alpha=mu)
+                        parameter.data.mul_(1 - decay)
 
             optimizer.register_step_pre_hook(pull)
         return optimizer
@@ -250,7 +299,7 @@ class DatasetTask(SkewedTask):
 
     Args:
         dataset: "digits", "fashion-mnist", ...
-        majority, degree, share, rate, seed, folders: as of `SkewedTask`.
+        majority, degree, share, rate, seed, folders, recipe: as of `SkewedTask`.
         samples: how many it trains on; default: what the recipe asks for.
         split_seed: the seed by which the learner split the data set.
         validation: the size of the learner's validation part; default: the data set's own.
@@ -273,6 +322,7 @@ class DatasetTask(SkewedTask):
         seed: int = 0,
         root: str | None = None,
         folders: Sequence[str | Path] = (),
+        recipe: Mapping[str, Any] | None = None,
     ) -> None:
         pool = load_splits(dataset, seed=split_seed, validation=validation, test=test, root=root).train
         super().__init__(
@@ -283,6 +333,7 @@ class DatasetTask(SkewedTask):
             rate=rate,
             size=samples,
             seed=seed,
+            recipe=recipe,
         )
 
 

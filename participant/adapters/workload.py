@@ -29,6 +29,7 @@ from fedpeer.learning.workloads.protocol import (
     loss_and_accuracy,
     train_told,
     trains_dp_sgd,
+    unfollowed,
 )
 from fedpeer.protocol.model_file import stored_spec
 from mechanism.effort import EffortCurve, ExponentialEffort
@@ -36,6 +37,7 @@ from mechanism.terms import Terms
 from mechanism.workload import Labels
 from participant.adapters.counting import codes, count
 from participant.adapters.fitting import check_finite, check_moved, refusing, tried
+from participant.adapters.following import keep, wished
 from participant.errors import TaskError
 from participant.task import Counts, Task, Trained, TrainingRound, Weights
 
@@ -53,6 +55,8 @@ class WorkloadTask(Task):
             images, a number is a name.
         folders: where the factory's module is looked for, before Python's own path.
         seed: decides the order of training; the same seed gives the same model on the same machine.
+        recipe: how one would rather train, such as {"epochs": 6}: parts of `mechanism.terms.Recipe`, followed as nearly
+            as the terms allow.
 
     Attributes:
         samples: what it trains on; from `prepare` on `Samples`.
@@ -70,7 +74,9 @@ class WorkloadTask(Task):
         *,
         folders: Sequence[str | Path] = (),
         seed: int = 0,
+        recipe: Mapping[str, Any] | None = None,
     ) -> None:
+        self.wishes = wished(recipe)
         whole = isinstance(samples, Samples | str | Path)
         if whole != (targets is None):
             raise TaskError(
@@ -98,13 +104,19 @@ class WorkloadTask(Task):
                 'noise of your own with the method "update", or stay out',
                 public="the workload does not train by DP-SGD",
             )
+        if lacking := unfollowed(self._workload, terms.recipe):
+            raise TaskError(
+                f"the recipe has {', '.join(lacking)}, which the workload {terms.recipe.model} does not look at; tell "
+                "the operator, or stay out"
+            )
+        recipe = keep(terms.recipe, self.wishes, say=True)
         start = self._workload.build(0)
         _check_contract(terms, start)
         samples = self.samples = self._fitting(self.samples)
         codes(samples, terms, self.folders)
-        few = samples.select(np.arange(min(len(samples), max(2, terms.recipe.batch_size))))
+        few = samples.select(np.arange(min(len(samples), max(2, recipe.batch_size))))
         with tried():
-            made = self._workload.train(start, few, replace(terms.recipe, epochs=1), 0)
+            made = self._workload.train(start, few, replace(recipe, epochs=1), 0)
             losses = self._workload.judge(made, few).losses
             if not np.isfinite(losses).all():
                 raise TaskError(
@@ -126,7 +138,8 @@ class WorkloadTask(Task):
         return chosen.inputs, chosen.targets
 
     def train(self, weights: Weights, round: TrainingRound) -> Trained:  # noqa: A002 - as Task.train
-        workload, samples, recipe = self.workload, self.data(round.number), round.recipe
+        workload, samples = self.workload, self.data(round.number)
+        recipe = keep(round.recipe, self.wishes)
         made = train_told(
             workload, weights, samples, recipe, round.seed(self.seed),
             lambda done: round.progress(done / recipe.epochs),
@@ -170,7 +183,7 @@ class SkewedTask(WorkloadTask):
     round they are drawn anew from the samples, without replacement where they last.
 
     Args:
-        samples, targets, folders, seed: as of `WorkloadTask`; the seed decides the draw as well.
+        samples, targets, folders, seed, recipe: as of `WorkloadTask`; the seed decides the draw as well.
         majority: the stratum that its data are skewed to: its number, or its name.
         degree: delta(0); or
         share: the majority's share, which the paper calls delta.
@@ -190,8 +203,9 @@ class SkewedTask(WorkloadTask):
         size: int | None = None,
         folders: Sequence[str | Path] = (),
         seed: int = 0,
+        recipe: Mapping[str, Any] | None = None,
     ) -> None:
-        super().__init__(samples, targets, folders=folders, seed=seed)
+        super().__init__(samples, targets, folders=folders, seed=seed, recipe=recipe)
         self.majority = majority
         self.degree = None if degree is None else Fraction(str(degree))
         self.share = None if share is None else Fraction(str(share))

@@ -636,7 +636,8 @@ class Terms:
         self._contract(terms["contract"])
         self._aggregation(terms["aggregation"])
         keys = "model epochs batch_size optimizer learning_rate samples proximal"
-        recipe = shaped(terms["recipe"], keys, "recipe", "source privacy")
+        more = "momentum beta2 epsilon weight_decay label_smoothing augmentation precision allowed"
+        recipe = shaped(terms["recipe"], keys, "recipe", f"source privacy {more}")
         require(len(text(recipe["model"], "recipe.model")) <= 256, "recipe.model is too long")
         require((":" in recipe["model"]) == ("source" in recipe), "recipe.source stands where it should not")
         if "source" in recipe:
@@ -647,6 +648,7 @@ class Terms:
         require(decimal(recipe["proximal"], "recipe.proximal") >= 0, "recipe.proximal is negative")
         for name in ("epochs", "batch_size", "samples"):
             integer(recipe[name], 1, f"recipe.{name}")
+        self._training(recipe)
         if "privacy" in recipe:
             privacy = shaped(recipe["privacy"], "method clip noise_multiplier delta", "recipe.privacy")
             one_of(privacy["method"], ("dp-sgd", "update"), "privacy.method")
@@ -670,6 +672,50 @@ class Terms:
         self.validation = hexed(terms["validation_commitment"], 32, "validation_commitment").hex()
         self.initial = hexed(terms["initial_model"], 32, "initial_model").hex()
         self.digest = sha256(canonical(terms)).hex()
+
+    def _training(self, recipe: Any) -> None:
+        """What a recipe has only where it is no default, and what may vary."""
+        adam = recipe["optimizer"] == "adam"
+        for name, usual in (("momentum", "0.9"), ("beta2", "0.999"), ("label_smoothing", "0")):
+            if name in recipe:
+                require(0 <= decimal(recipe[name], f"recipe.{name}") < 1, f"recipe.{name} is not in [0, 1)")
+                require(recipe[name] != usual and (adam or name != "beta2"), f"recipe.{name} is out of place")
+        if "epsilon" in recipe:
+            positive(recipe["epsilon"], "recipe.epsilon")
+            require(recipe["epsilon"] != "0.00000001" and adam, "recipe.epsilon is out of place")
+        if "weight_decay" in recipe:
+            positive(recipe["weight_decay"], "recipe.weight_decay")
+        if "augmentation" in recipe:
+            one_of(recipe["augmentation"], ("light",), "recipe.augmentation")
+        if "precision" in recipe:
+            one_of(recipe["precision"], ("bfloat16", "float64"), "recipe.precision")
+        if "allowed" not in recipe:
+            return
+        names = (
+            "batch_factor epochs learning_rate weight_decay label_smoothing proximal augmentation precision"
+        )
+        allowed = shaped(recipe["allowed"], "", "recipe.allowed", names)
+        require(bool(allowed), "recipe.allowed allows nothing")
+        if "batch_factor" in allowed:
+            factor = decimal(allowed["batch_factor"], "allowed.batch_factor")
+            require(1 < factor <= 64, "allowed.batch_factor is not above 1 and at most 64")
+        if "epochs" in allowed:
+            require(integer(allowed["epochs"], 1, "allowed.epochs") <= 1000, "allowed.epochs is above 1000")
+        for name in ("learning_rate", "label_smoothing"):
+            if name in allowed:
+                require(positive(allowed[name], f"allowed.{name}") < 1, f"allowed.{name} is not below 1")
+        for name in ("weight_decay", "proximal"):
+            if name in allowed:
+                positive(allowed[name], f"allowed.{name}")
+        if "augmentation" in allowed:
+            require(allowed["augmentation"] is True, "allowed.augmentation is not true")
+        if "precision" in allowed:
+            kinds = allowed["precision"]
+            known = ("bfloat16", "float64", "tensors")
+            require(isinstance(kinds, list) and bool(kinds), "allowed.precision is no list of something")
+            for kind in kinds:
+                one_of(kind, known, "allowed.precision")
+            require(kinds == sorted(set(kinds)), "allowed.precision is not in order, each once")
 
     def _payment(self, record: Any) -> None:
         known = {

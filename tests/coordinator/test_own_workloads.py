@@ -1,6 +1,7 @@
 """Tasks of an operator's own workload, data and strata: opened from a task file, proved, scored after a restart."""
 
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from fedpeer.learning.samples import Samples
 from fedpeer.learning.workloads.loading import FactorySource
 from mechanism.errors import FieldError
 from mechanism.terms import Terms
+from mechanism.variation import Allowed
 from mechanism.workload import Coded, Column, Labels, Quantiles
 
 MODULE = """
@@ -135,9 +137,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 OPENED: list[PreparedTask] = []
 
 
-def prepared(folder: Path, model: str, data: str, top: str = "", rule: str = "paper") -> PreparedTask:
+def prepared(
+    folder: Path, model: str, data: str, top: str = "", rule: str = "paper", recipe: str = ""
+) -> PreparedTask:
     options = "[recipe.options]\nhidden = 4" if model.endswith(":mlp") else ""
-    text = TASK.format(model=model, data=data, top=top, recipe=options, rule=rule)
+    text = TASK.format(model=model, data=data, top=top, recipe=f"{recipe}\n{options}", rule=rule)
     (file := folder / "task.toml").write_text(text)
     task = prepare_task(resolve_paths(read_config(file, TaskConfig), file.parent), 0.0)
     if all(task.row.terms.recipe != other.row.terms.recipe for other in OPENED):
@@ -234,6 +238,25 @@ def test_strata_may_be_a_column_or_what_a_factory_gives(folder: Path) -> None:
     assert np.array_equal(sign.data.codes, np.asarray(sign.data.validation.inputs)[:, 0] > 0)
     # Again from the row alone.
     make_scorer(sign.row)
+
+
+def test_a_task_says_what_may_vary_where_its_workload_follows_it(folder: Path) -> None:
+    varying = 'weight_decay = 0.01\nallowed = { epochs = 1, learning_rate = 0.25, precision = ["float64"] }'
+    task = prepared(folder, "own_models:mlp", CLASSES, recipe=varying)
+    recipe = task.row.terms.recipe
+    assert (recipe.weight_decay, recipe.momentum) == (Decimal("0.01"), Decimal("0.9"))
+    assert recipe.allowed == Allowed(epochs=1, learning_rate=Decimal("0.25"), precision=("float64",))
+    for refused, said in (
+        (
+            "allowed = { learning_rate = 0.25, epochs = 1 }",
+            r"recipe is 'learning_rate'; expected none of these",
+        ),
+        ("weight_decay = 0.1", r"recipe is 'weight_decay'"),
+        ("allowed = { learning_rate = 1 }", r"allowed\.learning_rate"),
+        ("allowed = {}", "allowed is 'nothing'"),
+    ):
+        with pytest.raises((FieldError, TaskError), match=said):
+            prepared(folder, "own_models:linear", MEASURED, FIFTHS, recipe=refused)
 
 
 def test_data_may_come_from_a_factory_or_a_folder_of_images(folder: Path) -> None:

@@ -16,13 +16,17 @@ and those that terms would have to allow:
 
     batch-x2, epochs-more, epochs-fewer, rate-higher, rate-lower (by 25 %), augmentation, label-smoothing (0.1)
 
-The light augmentation moves an image by a pixel at most, and adds noise of a twentieth to other inputs.
+The light augmentation moves a batch of images by a pixel at most, and adds noise of a twentieth to other inputs.
+
+With `allow` the terms allow all of these, in ranges that end there (`ALLOWED`), so that shadows are trained by
+variations. What each habit keeps of its weight, by its distinct samples, stands beside the counts.
 """
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -40,8 +44,10 @@ from fedpeer.learning.training import epoch_batches, one_thread
 from fedpeer.learning.workloads.protocol import NewWeights
 from fedpeer.learning.workloads.torch import TorchWorkload
 from fedpeer.protocol.submission import Submission
-from mechanism.settlement import Assessment
-from mechanism.terms import Recipe
+from mechanism.coverage import weight
+from mechanism.settlement import MICRO, Assessment
+from mechanism.terms import Recipe, Rule
+from mechanism.variation import Allowed
 
 #: Tasks that habits are measured on: classifiers, whose loss label smoothing is known for.
 HONEST_TASKS = ("digits", "fashion-mnist", "flights-mlp", "text-head")
@@ -68,6 +74,16 @@ class Habit:
     augmented: bool = False
     smoothing: float = 0.0
     rounded: Callable[[npt.NDArray[Any]], npt.NDArray[Any]] | None = None
+
+
+#: What the terms allow where they allow the second kind.
+ALLOWED = Allowed(
+    batch_factor=Decimal(2),
+    epochs=1,
+    learning_rate=Decimal("0.25"),
+    label_smoothing=Decimal("0.1"),
+    augmentation=True,
+)
 
 
 def _bfloat16(update: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -115,12 +131,24 @@ def honest_cells(
     shadows: int = 100,
     participants: int = 24,
     starts: Sequence[str] = ("fresh", "half"),
+    allow: bool = False,
 ) -> list[Cell]:
-    """One cell a task, seed and start."""
+    """One cell a task, seed and start.
+
+    Args:
+        allow: whether the terms allow the habits that they would have to allow.
+    """
     return [
         Cell(
             "honest",
-            {"task": task, "seed": seed, "start": start, "shadows": shadows, "participants": participants},
+            {
+                "task": task,
+                "seed": seed,
+                "start": start,
+                "shadows": shadows,
+                "participants": participants,
+                "allow": allow,
+            },
             priority,
         )
         for priority, task in enumerate(tasks)
@@ -130,8 +158,11 @@ def honest_cells(
 
 
 def honest_cell(parameters: Record, device: str) -> Record:
-    """By habit: participants, those that are hurt, by which screens, and those that are linked to another."""
+    """By habit: participants, those that are hurt, by which screens, those that are linked to another, and the mean
+    weight by distinct samples."""
     task = TASKS[parameters["task"]]
+    if parameters["allow"]:
+        task = replace(task, recipe=replace(task.recipe, allowed=ALLOWED))
     trial = Trial(task, int(parameters["seed"]), task.warm if parameters["start"] == "half" else 0)
     evidence = ShadowEvidence(trial.evidence, trial.seed, shadows=int(parameters["shadows"]))
     ensemble = evidence.prepare(trial.start, 1)
@@ -189,14 +220,36 @@ def _together(counts: Sequence[Record]) -> Record:
         by.update(each["by"])
     return {
         **{n: sum(each[n] for each in counts) for n in ("of", "hurt", "linked")},
+        **{
+            n: round(
+                sum(each["scored"] * each[n] for each in counts)
+                / max(1, sum(each["scored"] for each in counts)),
+                3,
+            )
+            for n in ("weight", "error", "covered")
+        },
         "by": dict(sorted(by.items())),
     }
 
 
 def _record(assessments: Sequence[Assessment]) -> Record:
     failed = [{v.screen for v in each.verdicts if not v.passed} for each in assessments]
+    weights, off, covered = [], [], []
+    for one in assessments:
+        if one.verified_micro is None or one.lower_micro is None or one.upper_micro is None:
+            continue
+        weights.append(
+            float(weight(Fraction(one.distinct_micro, MICRO), Fraction(1), Fraction(Rule.whole_from)))
+        )
+        off.append(float(abs(Fraction(one.verified_micro, MICRO) - one.claimed_degree)))
+        covered.append(one.lower_micro <= one.claimed_degree * MICRO <= one.upper_micro)
     return {
         "of": len(failed),
+        "scored": len(off),
+        **{
+            name: float(np.mean(values)) if off else 0.0
+            for name, values in (("weight", weights), ("error", off), ("covered", covered))
+        },
         "hurt": sum(bool(names - {"overlap"}) for names in failed),
         "by": dict(sorted(Counter(name for names in failed for name in names - {"overlap"}).items())),
         "linked": sum("overlap" in names for names in failed),

@@ -26,10 +26,12 @@ from fractions import Fraction
 
 import numpy as np
 
+from fedpeer.evidence import tricks as tricking
 from fedpeer.experiments.arena import tricks
 from fedpeer.experiments.arena.attacks import Entry, Model, Position, blended, noisy
 from fedpeer.experiments.arena.setting import Trader
 from fedpeer.experiments.arena.tricks import Collected
+from fedpeer.experiments.errors import ExperimentError
 from fedpeer.learning.mean import weighted_mean
 from fedpeer.learning.partition import toward_reference
 from fedpeer.learning.samples import Samples
@@ -160,19 +162,19 @@ def _with_data(make: Callable[[Position, Collected, Values], Samples]) -> Callab
 
 
 def _repeat(position: Position, own: Collected, values: Values) -> Samples:
-    return own.samples.select(tricks.repeated(own, values["strength"], position.generator))
+    return own.samples.select(tricking.repeated(own, values["strength"], position.generator))
 
 
 def _interpolate(position: Position, own: Collected, values: Values) -> Samples:
-    return tricks.interpolated(own, values["strength"], values["reach"], position.generator)
+    return tricking.interpolated(own, values["strength"], values["reach"], position.generator)
 
 
 def _augment(position: Position, own: Collected, values: Values) -> Samples:
-    return tricks.augmented(own, values["strength"], values["noise"], position.generator)
+    return tricking.augmented(own, values["strength"], values["noise"], position.generator)
 
 
 def _synthesise(position: Position, own: Collected, values: Values) -> Samples:
-    return tricks.synthesised(own, values["strength"], values["spread"], position.generator)
+    return tricking.synthesised(own, values["strength"], values["spread"], position.generator)
 
 
 def _public(position: Position, own: Collected, values: Values) -> Samples:
@@ -209,17 +211,19 @@ def _reweight(position: Position, values: Values) -> Play:
     one = replace(population.recipe, epochs=1)
     model: Model = position.start
     for _ in range(max(1, round(values["epochs"] * population.recipe.epochs))):
-        rows = tricks.weighted(own, values["strength"], position.generator)
+        rows = tricking.weighted(own, values["strength"], position.generator)
         model = population.workload.train(model, own.samples.select(rows), one, _seed(position))
     return _alone(position, own, sized(position, model, values["size"]), values)
 
 
 def _logits(position: Position, values: Values) -> Play:
     own = collected(position, values["effort"])
-    rows = tricks.repeated(own, values["strength"], position.generator)
+    rows = tricking.repeated(own, values["strength"], position.generator)
     model = trained(position, own.samples.select(rows), values)
-    name = tricks.output_bias(position.population.workload, model)
-    return _alone(position, own, tricks.adjusted(model, name, own, values["tau"]), values)
+    name = tricking.output_bias(position.population.workload, model)
+    if name is None:
+        raise ExperimentError("the family logits needs a model whose output has a bias")
+    return _alone(position, own, tricking.adjusted(model, name, own, values["tau"]), values)
 
 
 def _identities(position: Position, values: Values) -> Play:
@@ -312,7 +316,7 @@ def _whitebox(position: Position, values: Values) -> Play:
     """Among variants of two models, plain and repeated, the one that its own evidence reads as the most balanced."""
     own = collected(position, values["effort"])
     plain = trained(position, own.samples, values)
-    rows = tricks.repeated(own, 1, position.generator)
+    rows = tricking.repeated(own, 1, position.generator)
     level = trained(position, own.samples.select(rows), values)
     generator, bold, workload = position.generator, values["boldness"], position.population.workload
     best, least = plain, np.inf

@@ -50,7 +50,7 @@ class SearchSetting:
     """What a search covers.
 
     Attributes:
-        dataset, rules, participants, rounds, shadows: as `ArenaSetting`; the search is made under the first rule.
+        dataset, rules, participants, rounds, shadows, tricked: as `ArenaSetting`; the first rule is searched under.
         attackers: of a reported seed; half as many take the part in the search.
         budget: points that are looked at, at least `POPULATION`; 0: none, and the usual point is played.
         searched: seeds of the search: the first for every point, all for the best few; seeds: reported ones.
@@ -62,6 +62,7 @@ class SearchSetting:
     attackers: int = 8
     rounds: int = 2
     shadows: int = 100
+    tricked: float = 0.0
     budget: int = 40
     searched: int = 2
     seeds: tuple[int, ...] = (0, 1, 2)
@@ -76,6 +77,7 @@ class SearchSetting:
             rounds=self.rounds,
             seeds=(),
             shadows=self.shadows,
+            tricked=self.tricked,
         )
 
 

@@ -68,7 +68,7 @@ class ArenaSetting:
         attackers: how many of them take the attacker's part, each in its own run of a round.
         rounds: from a fresh start; later rounds start from the honest aggregate.
         seeds: populations, data splits and shadows, new ones each.
-        shadows: sound shadow models a round.
+        shadows: sound shadow models a round; tricked: tricked ones for each of them.
         selection: who of those who claim trains: "all", or an installed extension's.
         aggregation: how models become one: "mean", or an installed extension's.
     """
@@ -81,6 +81,7 @@ class ArenaSetting:
     rounds: int = 2
     seeds: tuple[int, ...] = (0, 1, 2)
     shadows: int = 100
+    tricked: float = 0.0
     selection: str = "all"
     aggregation: str = "mean"
 
@@ -160,6 +161,7 @@ def make_population(setting: ArenaSetting, seed: int) -> Population:
         parts.validation_codes,
         parts.strata,
         task.strata_are_classes,
+        tricked=setting.tricked,
     )
     test, test_codes, held = _held_out(setting.dataset, parts, seed)
     rows = np.arange(len(parts.pool) - held)

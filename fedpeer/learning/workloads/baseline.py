@@ -24,7 +24,7 @@ class MeanWorkload:
     trainable = ("mean",)
 
     def __init__(self, *, width: int = 1, classes: int | None = None) -> None:
-        self.classes = classes
+        self.classes, self.follows = classes, frozenset[str]()
         self._width = classes or width
 
     def build(self, seed: int) -> NewWeights:

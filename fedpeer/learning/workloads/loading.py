@@ -43,6 +43,7 @@ from fedpeer.learning.workloads.protocol import (
     NewWeights,
     Workload,
     check_layout,
+    followed,
     trains_dp_sgd,
 )
 from mechanism.errors import kind_of
@@ -314,7 +315,8 @@ class IsolatedWorkload:
         self._source = source
         self._lock = threading.RLock()
         self._pool: ProcessPoolExecutor | None = None
-        self.classes, self.trainable, self.dp_sgd, self.stacks, self._gradients = self._call("describe")
+        described = self._call("describe")
+        self.classes, self.trainable, self.dp_sgd, self.stacks, self.follows, self._gradients = described
 
     def build(self, seed: int) -> NewWeights:
         return cast("NewWeights", self._call("build", seed))
@@ -369,8 +371,12 @@ def _answer(source: WorkloadSource, method: str, arguments: tuple[Any, ...]) -> 
     workload = source.load()
     if method == "describe":
         gradients = isinstance(workload, HasGradients)
-        stacks = isinstance(workload, HasStacks) and workload.stacks
-        return workload.classes, workload.trainable, trains_dp_sgd(workload), stacks, gradients
+        told = (
+            trains_dp_sgd(workload),
+            isinstance(workload, HasStacks) and workload.stacks,
+            followed(workload),
+        )
+        return workload.classes, workload.trainable, *told, gradients
     with calling(f"{source.factory} in {method}"):
         found = getattr(workload, method)(*arguments)
         if odd := _oddness(workload, method, arguments, found):

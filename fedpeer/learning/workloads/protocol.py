@@ -20,6 +20,7 @@ from fedpeer.learning.errors import ModelError
 from fedpeer.learning.samples import Samples, Weights
 from mechanism.privacy import noised
 from mechanism.terms import Recipe
+from mechanism.variation import FOLLOWED, asked_beyond, varied
 
 #: Tells the seed of a shadow's noise from that of its training.
 _NOISE = 1
@@ -101,9 +102,33 @@ class HasStacks(Protocol):
 
 
 def in_stacks(workload: Workload, recipe: Recipe) -> bool:
-    """Whether models of a recipe can be trained together: not where each step clips and draws noise of its own."""
+    """Whether models of a recipe can be trained together: not where each step clips and draws noise of its own, nor
+    where inputs, targets or numbers are others than they came."""
     private = recipe.privacy is not None and recipe.privacy.method == "dp-sgd"
-    return isinstance(workload, HasStacks) and workload.stacks and not private
+    other = recipe.label_smoothing or recipe.augmentation != "none" or recipe.precision != "tensors"
+    return isinstance(workload, HasStacks) and workload.stacks and not private and not other
+
+
+@runtime_checkable
+class Follows(Protocol):
+    """A workload that says which parts of a recipe its `train` follows.
+
+    Attributes:
+        follows: names of `Recipe`'s fields.
+    """
+
+    follows: frozenset[str]
+
+
+def followed(workload: Workload) -> frozenset[str]:
+    """The parts of a recipe that the workload's `train` follows."""
+    return workload.follows if isinstance(workload, Follows) else FOLLOWED
+
+
+def unfollowed(workload: Workload, recipe: Recipe) -> list[str]:
+    """What the recipe asks for or lets vary, and the workload's `train` does not look at."""
+    follows = followed(workload)
+    return sorted({*asked_beyond(recipe, follows), *(varied(recipe).keys() - follows)})
 
 
 def trains_dp_sgd(workload: Workload) -> bool:
@@ -155,7 +180,7 @@ def train_all(
         chosen = [seeds[place] for place in places]
         stack = workload.train_stacked(weights, [samples[place] for place in places], recipe, chosen, device)
         found |= {
-            place: _sent(weights, made, recipe, seeds[place])
+            place: sent(weights, made, recipe, seeds[place])
             for place, made in zip(places, stack, strict=True)
         }
     return [found[place] for place in range(len(samples))]
@@ -165,10 +190,11 @@ def train_sent(
     workload: Workload, weights: Weights, samples: Samples, recipe: Recipe, seed: int
 ) -> NewWeights:
     """As `train_all`, of one data set."""
-    return _sent(weights, workload.train(weights, samples, recipe, seed), recipe, seed)
+    return sent(weights, workload.train(weights, samples, recipe, seed), recipe, seed)
 
 
-def _sent(weights: Weights, made: NewWeights, recipe: Recipe, seed: int) -> NewWeights:
+def sent(weights: Weights, made: NewWeights, recipe: Recipe, seed: int) -> NewWeights:
+    """A model that was made from `weights`, with the noise that the recipe has added to what is sent."""
     if recipe.privacy is None or recipe.privacy.method != "update":
         return made
     return noised(weights, made, recipe.privacy, np.random.default_rng([seed, _NOISE]))

@@ -56,6 +56,8 @@ class SklearnWorkload:
         self._estimator, self._features, self.classes = estimator, features, classes
         self._perceptron = hasattr(estimator, "hidden_layer_sizes")
         self.trainable = tuple(self.build(0))
+        epochs = {"epochs"} if hasattr(estimator, "partial_fit") else set()
+        self.follows = frozenset(epochs | ({"batch_size", "learning_rate"} if self._perceptron else set()))
 
     def build(self, seed: int) -> NewWeights:
         return self._weights(self._fresh(seed))

@@ -21,8 +21,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from fedpeer.learning.augmentation import lightly_augmented
 from fedpeer.learning.dp_sgd import PrivateSteps
-from fedpeer.learning.errors import DataError, ModelError
+from fedpeer.learning.errors import DataError, ModelError, RecipeError
 from fedpeer.learning.models import as_array
 from fedpeer.learning.optimizers import optimizer_of
 from fedpeer.learning.samples import Samples, Weights
@@ -31,9 +32,13 @@ from fedpeer.learning.workloads.protocol import Judged, NewWeights, check_layout
 from fedpeer.learning.workloads.stacks import train_stack
 from mechanism.errors import kind_of
 from mechanism.terms import Recipe
+from mechanism.variation import FOLLOWED, asked_beyond
 
 #: Outputs and targets of a batch to a loss a sample: shape (n,), or (n, ...), of which the mean is taken.
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+#: What `train` follows of every recipe.
+_FOLLOWED = FOLLOWED | {"momentum", "beta2", "epsilon", "weight_decay", "augmentation", "precision"}
 
 #: Types that parameters are trained in, the usual one first.
 _TRAINED = dict.fromkeys((torch.float32, torch.float64, torch.bfloat16)).keys()
@@ -86,6 +91,11 @@ class TorchWorkload:
         if isinstance(loss, str) and loss not in LOSSES:
             raise ModelError(f"there is no loss {loss!r}; expected a function, or one of {', '.join(LOSSES)}")
         self.dp_sgd = self.stacks = True
+        #: Of the smoothing of labels only the cross-entropy of classes knows.
+        smoothed = (
+            {"label_smoothing"} if classes is not None and loss in ("cross_entropy", cross_entropy) else set()
+        )
+        self.follows = _FOLLOWED | smoothed
         self._factory = factory
         self._loss: Loss = LOSSES[loss] if isinstance(loss, str) else loss
         self.classes = classes
@@ -125,23 +135,34 @@ class TorchWorkload:
     ) -> NewWeights:
         if len(samples) < 2:
             raise DataError(f"training on {len(samples)} samples; expected at least 2")
+        if lacking := asked_beyond(recipe, self.follows):
+            raise RecipeError(
+                f"the recipe asks for {', '.join(lacking)}, which this workload does not follow"
+            )
         module = self._at(weights).train()
+        if recipe.precision == "float64":
+            module.double()
         inputs, targets = self._tensors_of(module, samples)
         if recipe.privacy is not None and recipe.privacy.method == "dp-sgd":
             self._train_privately(module, inputs, targets, recipe, seed, on_epoch)
-            return self._weights(module)
+            return self._in_types_of(weights, module)
         # Only now: the optimizer lays the parameters out anew, so nothing may move them afterwards.
         optimizers = [optimizer_of(group, recipe) for group in _by_type(module)]
+        step = self._step_of(recipe, seed)
         with _alone(seed):
             for epoch, batches in enumerate(epoch_batches(len(samples), recipe, seed), start=1):
                 for batch in batches:
-                    losses = self._losses(module, _rows(inputs, batch), targets[batch])
-                    losses.mean().backward()  # type: ignore[no-untyped-call]  # torch's own stub
+                    loss = step(_rows(inputs, batch), targets[batch], module)
+                    loss.backward()  # type: ignore[no-untyped-call]  # torch's own stub
                     for optimizer in optimizers:
                         optimizer.step()
                 if on_epoch is not None:
                     on_epoch(epoch)
-        return self._weights(module)
+        return self._in_types_of(weights, module)
+
+    def _in_types_of(self, weights: Weights, module: nn.Module) -> NewWeights:
+        """What of a module that has computed in wider types travels."""
+        return {n: array.astype(weights[n].dtype, copy=False) for n, array in self._weights(module).items()}
 
     def train_stacked(
         self, weights: Weights, samples: Sequence[Samples], recipe: Recipe, seeds: Sequence[int], device: str
@@ -168,11 +189,12 @@ class TorchWorkload:
         seed: int,
         on_epoch: Callable[[int], None] | None,
     ) -> None:
+        step = self._step_of(recipe, seed)
         with _alone(seed):
             steps = PrivateSteps(module, recipe, len(targets), seed)
             for epoch in range(1, recipe.epochs + 1):
                 for rows in steps.batches():
-                    steps.step(rows, partial(self._mean_loss, _rows(inputs, rows), targets[rows]))
+                    steps.step(rows, partial(step, _rows(inputs, rows), targets[rows]))
                 if on_epoch is not None:
                     on_epoch(epoch)
             steps.close()
@@ -272,10 +294,28 @@ class TorchWorkload:
     ) -> torch.Tensor:
         return self._per_sample(self._outputs(module, inputs), targets)
 
-    def _mean_loss(
-        self, inputs: torch.Tensor | dict[str, torch.Tensor], targets: torch.Tensor, module: nn.Module
-    ) -> torch.Tensor:
-        return self._losses(module, inputs, targets).mean()
+    def _step_of(
+        self, recipe: Recipe, seed: int
+    ) -> Callable[[torch.Tensor | dict[str, torch.Tensor], torch.Tensor, nn.Module], torch.Tensor]:
+        """The mean loss of a batch, as the recipe has it: with what it says of inputs, targets and precision."""
+        draws = torch.Generator().manual_seed(seed)
+        smoothing, augmented = float(recipe.label_smoothing), recipe.augmentation == "light"
+        rounded = recipe.precision == "bfloat16"
+
+        def mean_loss(
+            inputs: torch.Tensor | dict[str, torch.Tensor], targets: torch.Tensor, module: nn.Module
+        ) -> torch.Tensor:
+            if augmented:
+                inputs = lightly_augmented(inputs, draws)
+            with torch.autocast("cpu", torch.bfloat16, enabled=rounded):
+                outputs = self._outputs(module, inputs)
+            if rounded:
+                outputs = outputs.float()
+            if smoothing:
+                return functional.cross_entropy(outputs, targets, label_smoothing=smoothing)
+            return self._per_sample(outputs, targets).mean()
+
+        return mean_loss
 
     def _per_sample(self, outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         losses = self._loss(outputs, targets)

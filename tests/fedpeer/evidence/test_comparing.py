@@ -1,5 +1,6 @@
 """What a likeness says of samples in common, in a world in which a model is the mean of what its samples are."""
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -128,3 +129,34 @@ def test_what_an_anchor_shows_is_scaled_to_what_a_participant_has() -> None:
     # Common error 0.2, samples 0.7, training 0.1: half the error, half as much of twice as many samples.
     assert same_of(0.9, 0.2, 0.5) == pytest.approx((0.1 + 0.35) / (0.1 + 0.35 + 0.1))
     assert same_of(0.9, 0.0, 1.0) == pytest.approx(0.9)
+
+
+def test_who_varies_the_recipe_the_same_way_is_not_linked_for_it() -> None:
+    """A longer training, say, moves every model the same way, on whichever samples; here by a direction of its own."""
+    generator, way = np.random.default_rng(4), 2 * np.random.default_rng(11).normal(size=WIDTH)
+
+    def moved(rows: npt.NDArray[np.int64], own: npt.NDArray[np.float64], by: float) -> Observation:
+        found = seen(CODES[rows], own[rows], generator)
+        update = found.vectors["update"] + by * way
+        outputs = np.resize(update, found.outputs.shape).astype(np.float32)
+        return replace(found, vectors={"update": update}, outputs=outputs)
+
+    plans = [plan for plan in plan_shadows(CODES, REFERENCE, SAMPLES, 60, (5,)) if plan.sound]
+    by = generator.uniform(size=len(plans))
+    shadows = [moved(plan.rows, OWN, each) for plan, each in zip(plans, by, strict=True)]
+    shares = np.array([[float(p) for p in plan.mix.distribution] for plan in plans])
+    halves = np.array([plan.half for plan in plans])
+    one, other = rows_of(1, Fraction(0), generator), rows_of(1, Fraction(0), generator)
+    other = np.setdiff1d(other, one)
+    found = []
+    for columns in (None, by[:, None]):
+        comparison = fit_comparison(
+            shadows, shares, halves, CODES, [], samples=SAMPLES, classifier=False, seed=0, variations=columns
+        )
+        left = [
+            comparison.left(moved(rows, FOREIGN, 1.0), np.bincount(CODES[rows], minlength=STRATA) / len(rows))
+            for rows in (one, other)
+        ]
+        found.append(float(likeness(left[0], left[1][0][None], left[1][1][None])[0]))
+    assert found[0] > 0.6, "half of what all do is in the mean; the rest is alike"
+    assert found[1] < found[0] / 2

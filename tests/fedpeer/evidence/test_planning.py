@@ -17,9 +17,12 @@ from fedpeer.evidence.planning import (
     repeated_count,
     scarcity,
     trainings,
+    variations,
+    varying,
 )
 from fedpeer.learning.strata import balanced_halves, reference_over
 from mechanism.terms import Recipe
+from mechanism.variation import Allowed, Numbers, varied
 
 CODES = np.random.default_rng(1).permutation(np.repeat(np.arange(5), [40, 40, 60, 20, 40]))
 REFERENCE = reference_over(CODES, 5)
@@ -43,8 +46,58 @@ def test_a_shadow_is_trained_on_one_half_at_its_mix() -> None:
         assert len(plan.rows) == 50
         if plan.sound:
             assert tuple(np.bincount(CODES[plan.rows], minlength=5)) == plan.mix.counts
-            assert np.array_equal(plan.targets_from, plan.rows)
     assert not rows[0] & rows[1]
+
+
+def test_about_half_of_the_sound_shadows_have_a_few_wrong_targets() -> None:
+    sound = [plan for plan in plans(200) if plan.sound]
+    wrong = np.array([(CODES[plan.rows] != CODES[plan.targets_from]).sum() for plan in sound])
+    few = "of those that are no anchors half have wrong targets, up to 4 % of 50, evenly: of these a quarter rounds to none"
+    assert 40 < (wrong > 0).sum() < 100, few
+    assert wrong.max() == 2
+    for plan, count in zip(sound, wrong, strict=True):
+        assert (plan.rows != plan.targets_from).sum() == count
+
+
+def test_each_shadow_varies_what_the_terms_allow() -> None:
+    recipe = Recipe("custom", 5, 20, "adam", Decimal("0.004"), 50)
+    assert all(plan.recipe is None for plan in varying(plans(), recipe, (7, 1)))
+    wide = replace(
+        recipe,
+        allowed=Allowed(
+            batch_factor=Decimal(2),
+            epochs=1,
+            learning_rate=Decimal("0.25"),
+            label_smoothing=Decimal("0.1"),
+            augmentation=True,
+        ),
+    )
+    found = [plan.recipe for plan in varying(plans(), wide, (7, 1)) if plan.recipe is not None]
+    assert len(found) == sum(plan.anchor is None for plan in plans())
+    for name, range_ in varied(wide).items():
+        values = [getattr(each, name) for each in found]
+        own = np.mean([value == getattr(recipe, name) for value in values])
+        assert 0.45 < own < 0.7, f"half have the recipe's {name}, and some are drawn as near"
+        if isinstance(range_, Numbers):
+            ends = [np.mean([value == end for value in values]) for end in (range_.low, range_.high)]
+            assert all(range_.low <= value <= range_.high for value in values)
+            assert ends[1] > 0.1
+            assert ends[0] > 0.1
+    assert all(each.allowed is None for each in found)
+    assert len({(each.epochs, each.batch_size, each.learning_rate) for each in found}) > 40, "each by itself"
+    one, again, other = (varying(plans(), wide, (7, seed)) for seed in (1, 1, 2))
+    assert [plan.recipe for plan in one] == [plan.recipe for plan in again]
+    assert [plan.recipe for plan in one] != [plan.recipe for plan in other]
+    columns = variations(one, wide)
+    assert columns.shape == (len(one), 9), (
+        "targets, batches, epochs and rates either way, smoothing, augmentation"
+    )
+    assert columns.min() == 0
+    assert columns[:, 1:].max() == pytest.approx(1)
+    for plan, row in zip(one, columns, strict=True):
+        assert row[1:].any() == (plan.recipe is not None and plan.recipe != replace(wide, allowed=None))
+        assert row[0] == pytest.approx((plan.rows != plan.targets_from).mean() / 0.04)
+    assert variations(plans(), recipe).shape == (len(one), 1)
 
 
 def test_every_family_and_every_number_of_strata_is_in_both_halves() -> None:

@@ -18,21 +18,33 @@ def recipe(optimizer: str) -> Recipe:
     return Recipe("digits-cnn", 1, 20, optimizer, Decimal("0.05"), 100)
 
 
+OTHER = {"momentum": Decimal("0.7"), "weight_decay": Decimal("0.3")}
+
+
 @pytest.mark.parametrize(
-    ("name", "reference"),
+    ("made", "reference"),
     [
-        ("adam", lambda p: torch.optim.Adam(p, lr=0.05, betas=(0.9, 0.999))),
-        ("sgd", lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9)),
+        (recipe("adam"), lambda p: torch.optim.Adam(p, lr=0.05, betas=(0.9, 0.999))),
+        (recipe("sgd"), lambda p: torch.optim.SGD(p, lr=0.05, momentum=0.9)),
+        (
+            replace(recipe("adam"), **OTHER, beta2=Decimal("0.95"), epsilon=Decimal("0.01")),
+            lambda p: torch.optim.AdamW(p, lr=0.05, betas=(0.7, 0.95), eps=0.01, weight_decay=0.3),
+        ),
+        (
+            replace(recipe("sgd"), momentum=Decimal(0), weight_decay=Decimal("0.3")),
+            lambda p: torch.optim.SGD(p, lr=0.05, weight_decay=0.3),
+        ),
     ],
+    ids=["adam", "sgd", "adamw", "decaying sgd"],
 )
 def test_steps_are_those_of_torch(
-    name: str, reference: Callable[[list[torch.Tensor]], torch.optim.Optimizer]
+    made: Recipe, reference: Callable[[list[torch.Tensor]], torch.optim.Optimizer]
 ) -> None:
     torch.manual_seed(0)
     shapes = [(3, 4), (5,), (2, 2, 2)]
     ours = [torch.rand(shape, requires_grad=True) for shape in shapes]
     theirs = [p.detach().clone().requires_grad_() for p in ours]
-    flat, other = optimizer_of(ours, recipe(name)), reference(theirs)
+    flat, other = optimizer_of(ours, made), reference(theirs)
     for step in range(30):
         for parameters in (ours, theirs):
             loss = sum(((p - step / 10) ** 2 * (p + 1)).sum() for p in parameters)

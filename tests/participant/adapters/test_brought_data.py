@@ -303,7 +303,6 @@ def frozen() -> nn.Module:
         (lambda: linear(THREE, module=frozen()), "one step of training was tried"),
         (lambda: linear(THREE, loss=lambda a, b: a), "one step of training was tried"),
         (lambda: linear(THREE, loss=lambda a, b: a.sum() * float("nan")), "its loss is nan"),
-        (lambda: linear(THREE, optimizer=torch.optim.LBFGS), "one step of training was tried"),
         (lambda: TorchTask(nn.Linear(4, 3), Pairs([], []), classes=3), "no samples"),
     ],
 )

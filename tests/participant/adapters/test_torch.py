@@ -18,6 +18,7 @@ from fedpeer.protocol.model_file import contract_of, encode_model, open_model
 from mechanism.degree import noniid_degree
 from mechanism.payment import Log
 from mechanism.terms import Recipe, Rule, Schedule, Terms
+from mechanism.variation import Allowed
 from participant.adapters.torch import DatasetTask, TorchTask
 from participant.adapters.workload import judged
 from participant.errors import TaskError
@@ -205,3 +206,86 @@ def test_a_module_in_bfloat16_trains_in_a_task_of_bfloat16(tmp_path: Path) -> No
     for name, array in file.weights().items():
         assert np.array_equal(array, made.weights[name])
         assert not np.array_equal(array, start[name])
+
+
+def points(**options: Any) -> TorchTask:
+    inputs = torch.randn(40, 6, generator=torch.Generator().manual_seed(2))
+    data = TensorDataset(inputs, torch.arange(40) % 3)
+    return TorchTask(nn.Linear(6, 3), data, classes=3, device="cpu", seed=1, **options)
+
+
+def points_terms(weights: Weights, rule: str = "verified", **recipe: Any) -> Terms:
+    made = terms_for(weights, Recipe("custom", 3, 8, "adam", Decimal("0.01"), 40, **recipe))
+    return replace(made, reference=(Fraction(1, 3),) * 3, rule=Rule(rule))
+
+
+def trained_by(task: TorchTask, terms: Terms, start: Weights) -> np.ndarray:
+    task.prepare(terms)
+    return np.asarray(task.train(start, TrainingRound(terms, "ada", 1)).weights["weight"])
+
+
+def test_an_own_optimizer_and_loss_are_kept_within_the_recipe(caplog: pytest.LogCaptureFixture) -> None:
+    start = weights_of(points().module)
+    plain = trained_by(points(), points_terms(start), start)
+    assert caplog.messages == []
+    own: Any = {
+        "optimizer": lambda p: torch.optim.AdamW(p, lr=0.02, weight_decay=0.1),
+        "loss": nn.CrossEntropyLoss(label_smoothing=0.2),
+        "recipe": {"batch_size": 4},
+    }
+    assert np.array_equal(trained_by(points(**own), points_terms(start), start), plain)
+    said = [message.split(" is not what")[0] for message in caplog.messages]
+    assert said == ["label_smoothing 0.2", "learning_rate 0.02", "weight_decay 0.1", "batch_size 4"]
+    wide = points_terms(
+        start,
+        allowed=Allowed(
+            batch_factor=Decimal(2),
+            learning_rate=Decimal("0.5"),
+            weight_decay=Decimal("0.5"),
+            label_smoothing=Decimal("0.1"),
+        ),
+    )
+    caplog.clear()
+    found = trained_by(points(**own), wide, start)
+    assert [message.split(" is not what")[0] for message in caplog.messages] == [
+        "label_smoothing 0.2",
+        "learning_rate 0.02",
+    ]
+    asked = Recipe(
+        "custom",
+        3,
+        4,
+        "adam",
+        Decimal("0.015"),
+        40,
+        weight_decay=Decimal("0.1"),
+        label_smoothing=Decimal("0.1"),
+    )
+    assert np.array_equal(found, trained_by(points(), replace(wide, recipe=asked), start))
+    assert not np.array_equal(found, plain)
+
+
+def test_an_optimizer_of_no_recipe_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
+    start = weights_of(points().module)
+    plain = trained_by(points(), points_terms(start), start)
+    other = points(optimizer=lambda p: torch.optim.RMSprop(p, lr=0.5))
+    assert np.array_equal(trained_by(other, points_terms(start), start), plain)
+    assert caplog.messages[0].startswith("optimizer rmsprop is not what the task's recipe allows (adam)")
+    paper = trained_by(other, points_terms(start, "paper"), start)
+    assert not np.array_equal(paper, plain), "no model is looked at, so that any training goes"
+
+
+def test_light_augmentation_and_decay_are_followed_where_the_recipe_has_them() -> None:
+    start = weights_of(points().module)
+    plain = trained_by(points(), points_terms(start), start)
+    for part in ({"augmentation": "light"}, {"weight_decay": Decimal("0.5")}, {"momentum": Decimal("0.2")}):
+        terms = points_terms(start, **part)
+        one, again = (trained_by(points(), terms, start) for _ in range(2))
+        assert np.array_equal(one, again)
+        assert not np.array_equal(one, plain)
+
+
+def test_a_precision_that_is_not_followed_is_refused() -> None:
+    task = points()
+    with pytest.raises(TaskError, match="asks for precision, which TorchTask does not follow"):
+        task.prepare(points_terms(weights_of(task.module), precision="bfloat16"))

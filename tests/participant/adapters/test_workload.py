@@ -15,6 +15,7 @@ from fedpeer.learning.samples import Samples
 from fedpeer.learning.workloads.loading import WorkloadSource
 from fedpeer.protocol.model_file import contract_of
 from mechanism.terms import Recipe, Terms
+from mechanism.variation import Allowed
 from mechanism.workload import Column, Columns, Labels, Quantiles, source_of
 from participant.adapters.counting import count, count_column, count_labels, count_quantiles
 from participant.adapters.workload import SkewedTask, WorkloadTask
@@ -326,3 +327,42 @@ def test_images_of_a_file_or_a_folder(tmp_path: Path) -> None:
     mine = WorkloadTask(tmp_path)
     mine.prepare(replace(terms, classes=names))
     assert mine.counts() == (1,) * 10
+
+
+def test_wishes_are_followed_as_far_as_the_terms_allow_and_a_sentence_says_what_is_not(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    narrow = shop.terms()
+    wide = replace(
+        narrow, recipe=replace(narrow.recipe, allowed=Allowed(epochs=1, learning_rate=Decimal("0.5")))
+    )
+    wishes = {"epochs": 5, "learning_rate": 0.12}
+    start, workload = shop.source("perceptron").load().build(0), shop.source("perceptron").load()
+    for terms, expected, said in (
+        (narrow, narrow.recipe, ["epochs 5 is not", "learning_rate 0.12 is not"]),
+        (wide, replace(wide.recipe, epochs=4, learning_rate=Decimal("0.12")), ["epochs 5 is not"]),
+    ):
+        caplog.clear()
+        mine = task(shop, seed=3, recipe=wishes)
+        mine.prepare(terms)
+        assert [message[: len(words)] for message, words in zip(caplog.messages, said, strict=True)] == said
+        round_ = TrainingRound(terms, "ada", 1)
+        made = mine.train(start, round_).weights
+        assert len(caplog.messages) == len(said), "said once"
+        followed = workload.train(start, samples(), expected, round_.seed(3))
+        assert all((made[name] == followed[name]).all() for name in followed)
+
+
+@pytest.mark.parametrize(
+    ("wishes", "words"),
+    [({"epoch": 3}, r"recipe\.epoch is 3; expected one of"), ({"epochs": None}, r"recipe\.epochs")],
+)
+def test_a_wish_for_nothing_is_refused(shop: Shop, wishes: Any, words: str) -> None:
+    with pytest.raises(TaskError, match=words):
+        task(shop, recipe=wishes).prepare(shop.terms())
+
+
+def test_a_recipe_that_the_workload_does_not_look_at_is_refused(shop: Shop) -> None:
+    terms = shop.terms("linear")
+    with pytest.raises(TaskError, match=r"has weight_decay, which the workload"):
+        task(shop).prepare(replace(terms, recipe=replace(terms.recipe, weight_decay=Decimal("0.1"))))

@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedpeer.cli.arena import arena
+from fedpeer.cli.errors import CommandError
 from fedpeer.experiments.accuracy.honest import (
     HABITS,
     Habit,
@@ -71,3 +73,19 @@ def test_a_start_has_counts_of_every_habit_and_starts_are_summed() -> None:
     twice = HonestResult([(cell, found), (replace(cell), found)]).record()["digits fresh"]
     assert twice["habits"]["recipe"]["of"] == 4
     assert twice["habits"]["batch-x2"]["hurt"] == 2 * found["batch-x2"]["hurt"]
+
+
+def test_terms_that_allow_habits_have_shadows_that_vary(trial: Trial) -> None:
+    plain, wide = (
+        honest_cells(["digits"], [0], shadows=12, participants=2, starts=["fresh"], allow=allow)[0]
+        for allow in (False, True)
+    )
+    assert plain.key != wide.key
+    one, other = (honest_cell(cell.parameters, "cpu") for cell in (plain, wide))
+    assert {name: each["of"] for name, each in one.items()} == {n: each["of"] for n, each in other.items()}
+    assert {name: each["error"] for name, each in one.items()} != {n: e["error"] for n, e in other.items()}
+
+
+def test_allow_goes_with_honest() -> None:
+    with pytest.raises(CommandError, match="--allow: goes with --honest alone"):
+        arena(allow=True)

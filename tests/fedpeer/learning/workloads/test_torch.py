@@ -2,21 +2,33 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
+from sklearn.linear_model import SGDClassifier
 from torch import nn
 
 from fedpeer.evidence.observing import silent_tensors
 from fedpeer.learning.datasets import LabelledData
-from fedpeer.learning.errors import ModelError
+from fedpeer.learning.errors import ModelError, RecipeError
 from fedpeer.learning.models import initial_weights
+from fedpeer.learning.samples import Samples
 from fedpeer.learning.training import train
 from fedpeer.learning.workloads.cnns import CnnWorkload
-from fedpeer.learning.workloads.protocol import Judged, accuracy_by_label, loss_and_accuracy
+from fedpeer.learning.workloads.protocol import (
+    Judged,
+    accuracy_by_label,
+    flat_change,
+    loss_and_accuracy,
+    unfollowed,
+)
+from fedpeer.learning.workloads.sklearn import SklearnWorkload
 from fedpeer.learning.workloads.torch import TorchWorkload
+from mechanism.variation import Allowed
 from tests.fedpeer.learning.workloads.test_contract import (
     CLASSES,
     RECIPE,
@@ -39,6 +51,51 @@ def test_a_cnn_is_what_it_was() -> None:
     expected = train(old, data, replace(RECIPE, model="digits-cnn"), 5)
     made = workload.train(start, samples, RECIPE, 5)
     assert all(np.array_equal(made[name], expected[name]) for name in expected)
+
+
+def update(workload: TorchWorkload, samples: Samples, **parts: Any) -> npt.NDArray[np.float64]:
+    """What training by the recipe with these parts changes."""
+    start = workload.build(3)
+    made = workload.train(start, samples, replace(RECIPE, **parts), 5)
+    assert {n: a.dtype for n, a in made.items()} == {n: a.dtype for n, a in start.items()}
+    return flat_change(workload.trainable, made, start)
+
+
+@pytest.mark.parametrize(
+    ("parts", "least", "most"),
+    [
+        ({"precision": "float64"}, 1e-9, 0.2),
+        ({"precision": "bfloat16"}, 1e-5, 0.3),
+        ({"augmentation": "light"}, 1e-3, 2),
+        ({"label_smoothing": Decimal("0.2")}, 1e-3, 1),
+        ({"weight_decay": Decimal("0.1")}, 1e-5, 0.5),
+        ({"momentum": Decimal("0.5")}, 1e-3, 1.5),
+        ({"epsilon": Decimal("0.001")}, 1e-3, 1),
+    ],
+    ids=lambda given: str(next(iter(given))) if isinstance(given, dict) else "",
+)
+def test_each_part_of_a_recipe_is_followed(parts: Any, least: float, most: float) -> None:
+    workload, samples = CnnWorkload("digits-cnn"), images()
+    parts, plain = (
+        {"optimizer": "adam", **parts},
+        update(CnnWorkload("digits-cnn"), samples, optimizer="adam"),
+    )
+    found = np.linalg.norm(update(workload, samples, **parts) - plain) / np.linalg.norm(plain)
+    assert least < found < most
+
+
+def test_what_only_a_classifier_has_is_refused_of_others_and_before_it_is_offered() -> None:
+    workload = TorchWorkload(lambda: nn.Linear(WIDTH, 1), "squared_error")
+    smoothed = replace(RECIPE, label_smoothing=Decimal("0.1"))
+    with pytest.raises(RecipeError, match="label_smoothing"):
+        workload.train(workload.build(0), classified(), smoothed, 0)
+    assert unfollowed(workload, replace(RECIPE, allowed=Allowed(label_smoothing=Decimal("0.1")))) == [
+        "label_smoothing"
+    ]
+    assert unfollowed(CnnWorkload("digits-cnn"), replace(smoothed, allowed=Allowed(augmentation=True))) == []
+    linear = SklearnWorkload(SGDClassifier(), features=WIDTH, classes=CLASSES)
+    wide = replace(RECIPE, allowed=Allowed(epochs=1, batch_factor=Decimal(2), learning_rate=Decimal("0.1")))
+    assert unfollowed(linear, wide) == ["batch_size", "learning_rate"]
 
 
 def test_tied_weights_travel_once_and_stay_tied() -> None:
