@@ -52,8 +52,8 @@ def test_a_shadow_is_trained_on_one_half_at_its_mix() -> None:
 def test_about_half_of_the_sound_shadows_have_a_few_wrong_targets() -> None:
     sound = [plan for plan in plans(200) if plan.sound]
     wrong = np.array([(CODES[plan.rows] != CODES[plan.targets_from]).sum() for plan in sound])
-    assert 40 < (wrong > 0).sum() < 100, "of those that are no anchors half, less a quarter that rounds to none"
-        "up to 4 % of 50, evenly: of those that have some a quarter rounds to none"
+    assert 40 < (wrong > 0).sum() < 100, (
+        "half of those that are no anchors, less a quarter that rounds to none"
     )
     assert wrong.max() == 2
     for plan, count in zip(sound, wrong, strict=True):
