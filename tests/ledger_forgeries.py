@@ -2175,7 +2175,7 @@ def a_recipe_says_what_recipes_cannot() -> Cases:
     for name, value in (
         ("momentum", "1"),
         ("momentum", "0.9"),
-        ("momentum", 0.5),
+        ("momentum", 1),
         ("beta2", "-0.1"),
         ("epsilon", "0"),
         ("epsilon", "0.00000001"),

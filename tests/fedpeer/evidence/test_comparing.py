@@ -141,7 +141,11 @@ def test_who_varies_the_recipe_the_same_way_is_not_linked_for_it() -> None:
         outputs = np.resize(update, found.outputs.shape).astype(np.float32)
         return replace(found, vectors={"update": update}, outputs=outputs)
 
-    plans = [plan for plan in plan_shadows(CODES, REFERENCE, SAMPLES, 60, (5,)) if plan.sound and plan.anchor is None]
+    plans = [
+        plan
+        for plan in plan_shadows(CODES, REFERENCE, SAMPLES, 60, (5,))
+        if plan.sound and plan.anchor is None
+    ]
     by = generator.uniform(size=len(plans))
     shadows = [moved(plan.rows, OWN, each) for plan, each in zip(plans, by, strict=True)]
     shares = np.array([[float(p) for p in plan.mix.distribution] for plan in plans])
