@@ -45,7 +45,7 @@ CARRIED_ROUNDS = 3
 #: Shadows in one task of the executor: a few seconds of work, small enough to spread.
 CHUNK = 8
 
-#: Shadows that train together on a device. Their last digits hang on how many they are, so it is one number.
+#: Shadows that train together on a device. How they are rounded hangs on how many they are, so it is one number.
 STACK = 32
 
 #: Part of a participant in the mean below which the start hardly remembers its samples.
@@ -107,7 +107,7 @@ class EvidenceTask:
 
     @property
     def computed_on(self) -> Mapping[str, str]:
-        """What the shadows' last digits depend on (`fedpeer.learning.arithmetic`)."""
+        """What the shadows' rounding depends on (`fedpeer.learning.arithmetic`)."""
         return arithmetic(self.device if in_stacks(self.workload, self.recipe) else "")
 
     @classmethod

@@ -1,6 +1,7 @@
 """Standard error on a full disk, into a pipe whose reader has gone or does not read, or closed: nothing is said then,
 and everything is done."""
 
+import json
 import os
 import subprocess
 import sys
@@ -21,7 +22,6 @@ from tests.integration.market import verified
 from tests.integration.serving import task_config
 from tests.integration.test_background import check, take_part
 from tests.integration.test_participant_command import environment
-from tests.object_stores import free_port
 
 pytestmark = pytest.mark.long
 
@@ -35,8 +35,8 @@ id = "cho"
 state = "."
 
 [coordinator]
-market = "127.0.0.1:{market}"
-public = "127.0.0.1:{public}"
+market = "{market}"
+public = "{public}"
 authority = "authority.pem"
 
 [[task]]
@@ -95,9 +95,9 @@ def start(arguments: list[str], stderr: int | None, **options: object) -> "subpr
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_task_ends_wherever_standard_error_leads(tmp_path: Path, kind: str) -> None:
-    market, public = free_port(), free_port()
-    text = CONFIG.format(market=market, public=public, database="")
-    folder = initialise(tmp_path / "state", text, "mute", ["localhost", "127.0.0.1"])
+    folder = initialise(
+        tmp_path / "state", CONFIG.format(market=0, public=0, database=""), "mute", ["localhost", "127.0.0.1"]
+    )
     authority = (folder.path / "authority.pem").read_bytes()
     with standard_error(kind) as stderr:
         service = start(["coordinator", "serve", "--state", str(folder.path)], stderr)
@@ -109,13 +109,15 @@ def test_a_task_ends_wherever_standard_error_leads(tmp_path: Path, kind: str) ->
                 assert service.poll() is None
                 assert time.monotonic() < give_up
                 time.sleep(0.02)
+            addresses = json.loads(folder.addresses.read_text())
+            market, public = addresses["market"], addresses["public"]
             for name in ("ada", "ben", "cho"):
                 with operator(folder) as commands:
                     token = commands.invite(name).token
                 Participant.enroll(
                     tmp_path / name,
                     participant_id=name,
-                    public=f"127.0.0.1:{public}",
+                    public=public,
                     token=token,
                     authority=authority,
                 )
@@ -123,7 +125,7 @@ def test_a_task_ends_wherever_standard_error_leads(tmp_path: Path, kind: str) ->
                 commands.open(prepare_task(task_config(tmp_path, schedule={"rounds": 2}), time.time()))
             backoff = Backoff(first=0.05, ceiling=0.5)
             for name in ("ada", "ben"):
-                members[name] = Participant(tmp_path / name, f"127.0.0.1:{market}", backoff=backoff)
+                members[name] = Participant(tmp_path / name, market, backoff=backoff)
             (tmp_path / "cho" / "participant.toml").write_text(
                 PARTICIPANT.format(market=market, public=public)
             )

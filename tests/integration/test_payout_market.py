@@ -39,9 +39,11 @@ def test_a_learners_deposit_becomes_a_participants_money(tmp_path: Path) -> None
 
         with pytest.raises(PayoutError, match=r"trust has 0\.000000 credits on deposit"):
             market.open(**TASK)
-        for amount in ("1e3", "0", "0.0000001", "many", "NaN", "1_000", "9" * 16):
+        for amount in ("1e3", "0", "0.0000001", "many", "NaN", "1_000"):
             with pytest.raises(PayoutError, match="no number of credits; expected digits"):
                 operate("deposit", "trust", amount, "--reference", "trf-0")
+        with pytest.raises(PayoutError, match="too many for one entry; expected at most"):
+            operate("deposit", "trust", "9" * 16, "--reference", "trf-0")
         assert operate("deposit", "trust", "1000", "--reference", "trf-1")["new"]
         assert not operate("deposit", "trust", "1000.0", "--reference", "trf-1")["new"]
         market.open(**TASK)
