@@ -141,7 +141,7 @@ def children(process: "subprocess.Popen[bytes]") -> list[int]:
     return [int(line.split()[0]) for line in found.stdout.splitlines() if "spawn_main" in line]
 
 
-@pytest.mark.parametrize("store", ["", "moto"])
+@pytest.mark.parametrize("store", ["", pytest.param("moto", marks=pytest.mark.slow)])
 def test_workers_come_to_what_this_machine_comes_to(
     tmp_path: Path, task: EvidenceTask, alone: dict[str, Any], store: str
 ) -> None:
@@ -156,7 +156,7 @@ def test_workers_come_to_what_this_machine_comes_to(
             executor.submit(divmod, 1, 0).result(PATIENCE)
 
 
-@pytest.mark.parametrize("store", ["", "moto"])
+@pytest.mark.parametrize("store", ["", pytest.param("moto", marks=pytest.mark.slow)])
 def test_workers_look_at_submissions_and_average_them_as_this_machine_does(
     tmp_path: Path, task: EvidenceTask, store: str
 ) -> None:

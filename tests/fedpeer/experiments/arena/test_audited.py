@@ -143,7 +143,7 @@ def test_an_unknown_task_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.arithmetic
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_start_is_measured() -> None:
     setting = {
         "dataset": "digits",
