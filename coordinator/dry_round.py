@@ -85,8 +85,8 @@ _NAMES = ("dry-1", "dry-2", "dry-3")
 #: Sound shadows of the round, where the task's own rounds have as many. Flawed ones come on top.
 _SHADOWS = 30
 
-#: Of the half-width of a guess, from which on the shadows' interval is said to tell hardly anything. That of few shadows
-#: is wide, since it holds at 90 % confidence.
+#: Of the half-width of a guess, from which on the shadows' interval is said to tell hardly anything. That of few
+#: shadows is wide, since it holds at 90 % confidence.
 _HARDLY = 1.0
 
 #: Numbers that the round's shadows see in training together, for which the recipe is cut: some seconds.
