@@ -347,7 +347,8 @@ class Coordinator:
                 self._work.uploads.places.hand_over(UploadKey(task_id, name, submission_id))
 
     async def _look_up(self, name: str) -> None:
-        """A participant whom another process has enrolled, renewed or revoked."""
+        """A participant whom another process has enrolled, renewed, revoked or forgotten."""
+        self.market.person_changed(name)
         row, certificates = await self._transact.read(
             lambda t: (t.market.participant(name), t.market.certificates(name))
         )
@@ -451,6 +452,7 @@ class Coordinator:
         async with self._reading:
             participants, certificates, rows = await self._transact.read(read)
             self._roster.load(participants, certificates)
+            self.market.person_changed()
             self._count_participants()
             known = {live.row.id: live for live in self.market.tasks()}
             for row in rows:

@@ -1,5 +1,6 @@
 """A participant is forgotten: what is kept of it beside the ledger is gone, all or none, and the ledger verifies."""
 
+import asyncio
 import json
 import multiprocessing
 import os
@@ -22,6 +23,7 @@ from fedpeer.audit.export import export_json_lines
 from fedpeer.audit.sources import open_source
 from fedpeer.audit.sql.database import Database
 from fedpeer.console import records
+from fedpeer.v1 import market_pb2
 from mechanism.ledger.openings import subject_of
 from mechanism.ledger.verify import verify_ledger
 from tests import ledger_samples as samples
@@ -29,7 +31,8 @@ from tests.backends import DURABLE, scratch_url
 from tests.conformance import second_verifier
 from tests.coordinator.test_payouts import IBANS, SHAPE
 from tests.coordinator.test_transaction import Mirrored, Service
-from tests.integration.market import CONFIG, make_folder
+from tests.integration.market import CONFIG, Client, delivered, enrol, make_folder
+from tests.integration.serving import served
 
 PEOPLE = ("p000", "p001", "p002", "p003")
 
@@ -155,8 +158,7 @@ def test_what_is_still_needed_is_not_forgotten(tmp_path: Path) -> None:
     service = Service(f"sqlite:///{tmp_path}/made.db")
     task = Mirrored(service, replace(SHAPE, retention=100))
     with closing(Operator(folder)) as operator:
-        with pytest.raises(TaskError, match="there is no participant 'nobody'"):
-            operator.forget("nobody")
+        assert operator.forget("nobody")[0].unknown
         with pytest.raises(TaskError, match=r"'p000' is in good standing.*`revoke p000` first"):
             operator.forget("p000")
         task.begin()
@@ -172,6 +174,35 @@ def test_what_is_still_needed_is_not_forgotten(tmp_path: Path) -> None:
         task.delete()
         assert operator.forget("p000")[0].openings == 5
     service.close()
+
+
+def test_what_is_erased_is_served_no_more(tmp_path: Path) -> None:
+    """Who comes back with a new key is told of its last payment without what was erased."""
+    names = ("ann", "bob", "cyd")
+    with served(tmp_path / "coordinator") as market:
+        market.open(schedule={"rounds": 1})
+
+        async def settled(client: Client) -> market_pb2.Settlement:
+            event = await client.until("SETTLED")
+            await client.close()
+            assert event.round_settled.HasField("settlement")
+            return event.round_settled.settlement
+
+        async def take_part() -> None:
+            service = market._service
+            members = await delivered(service, names)
+            told = [await settled(client) for client in members]
+            assert all(each.opening for each in told)
+            await members[0].until("COMPLETED")
+            await members[0].close()
+            market.operator(lambda o: o.revoke("ann", "as it asked"))
+            market.operator(lambda o: o.forget("ann"))
+            ann = await settled(await enrol(service, "ann"))
+            assert (ann.paid_micro, ann.opening) == (told[0].paid_micro, b"")
+            # Of others all is told as before.
+            assert await settled(members[1]) == told[1]
+
+        asyncio.run(take_part())
 
 
 def forget_all(path: Path, acknowledge: int) -> None:
