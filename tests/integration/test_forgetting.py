@@ -31,8 +31,16 @@ from tests.backends import DURABLE, scratch_url
 from tests.conformance import second_verifier
 from tests.coordinator.test_payouts import IBANS, SHAPE
 from tests.coordinator.test_transaction import Mirrored, Service
-from tests.integration.market import CONFIG, Client, delivered, enrol, make_folder
-from tests.integration.serving import served
+from tests.integration.market import (
+    CONFIG,
+    close,
+    delivered,
+    enrol,
+    make_folder,
+    open_task,
+    running,
+    task_config,
+)
 
 PEOPLE = ("p000", "p001", "p002", "p003")
 
@@ -176,33 +184,28 @@ def test_what_is_still_needed_is_not_forgotten(tmp_path: Path) -> None:
     service.close()
 
 
-def test_what_is_erased_is_served_no_more(tmp_path: Path) -> None:
+async def test_what_is_erased_is_served_no_more(tmp_path: Path) -> None:
     """Who comes back with a new key is told of its last payment without what was erased."""
-    names = ("ann", "bob", "cyd")
-    with served(tmp_path / "coordinator") as market:
-        market.open(schedule={"rounds": 1})
+    folder = make_folder(tmp_path / "coordinator")
+    open_task(folder, task_config(tmp_path, schedule={"rounds": 2}))
 
-        async def settled(client: Client) -> market_pb2.Settlement:
-            event = await client.until("SETTLED")
-            await client.close()
-            assert event.round_settled.HasField("settlement")
-            return event.round_settled.settlement
+    def act() -> None:
+        with closing(Operator(folder)) as operator:
+            operator.cancel("task", "the learner withdrew")
+            operator.revoke("ann", "as it asked")
+            operator.forget("ann")
 
-        async def take_part() -> None:
-            service = market._service
-            members = await delivered(service, names)
-            told = [await settled(client) for client in members]
-            assert all(each.opening for each in told)
-            await members[0].until("COMPLETED")
-            await members[0].close()
-            market.operator(lambda o: o.revoke("ann", "as it asked"))
-            market.operator(lambda o: o.forget("ann"))
-            ann = await settled(await enrol(service, "ann"))
-            assert (ann.paid_micro, ann.opening) == (told[0].paid_micro, b"")
-            # Of others all is told as before.
-            assert await settled(members[1]) == told[1]
-
-        asyncio.run(take_part())
+    async with running(folder) as coordinator:
+        members = await delivered(coordinator, ("ann", "bob", "cyd"))
+        ann, *_ = members
+        told = (await ann.until("SETTLED")).round_settled.settlement
+        assert json.loads(told.opening)["salt"]
+        await asyncio.to_thread(act)
+        members.append(again := await enrol(coordinator, "ann"))
+        assert not (await again.until("SETTLED")).round_settled.settlement.opening
+        asked = await again.market.GetSettlement(market_pb2.GetSettlementRequest(task_id="task", round=1))
+        assert (asked.opening, asked.paid_micro) == (b"", told.paid_micro)
+        await close(members)
 
 
 def forget_all(path: Path, acknowledge: int) -> None:
