@@ -659,6 +659,8 @@ class Coordinator:
 
         enrolled = await self._transact(act)
         self._roster.add(enrolled.participant)
+        # It may have been forgotten since it last had a key, by a command whose word is still on its way.
+        self.market.person_changed(enrolled.participant.id)
         self._end_streams()  # of an earlier key
         self._count_participants()
         log.info("participant enrolled", participant=enrolled.participant.id)
