@@ -15,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 import coordinator.cli as operator_cli
+from coordinator.clock import ManualClock
 from coordinator.errors import TaskError
 from coordinator.folder import StateFolder
 from coordinator.operator import Operator
@@ -23,6 +24,7 @@ from fedpeer.audit.export import export_json_lines
 from fedpeer.audit.sources import open_source
 from fedpeer.audit.sql.database import Database
 from fedpeer.console import records
+from fedpeer.console.reading import Reader
 from fedpeer.v1 import market_pb2
 from mechanism.ledger.openings import subject_of
 from mechanism.ledger.verify import verify_ledger
@@ -157,6 +159,20 @@ def test_what_is_kept_of_a_participant_is_gone_and_the_ledger_verifies(folder: S
     assert own["paid_micro"] == paid["p001"] > 0
     assert {payment["claimed_degree"] for payment in own["payments"]} == {""}
     assert {text for payment in own["payments"] for text in payment["failed"]} <= {"Erased."}
+
+
+def test_the_console_says_nothing_erased_a_minute_later(folder: StateFolder) -> None:
+    clock = ManualClock(2_000.0)
+    with closing(Reader(folder, clock)) as reader, closing(Operator(folder)) as operator:
+
+        def degrees() -> set[str]:
+            record = reader.record("p000", lambda t: records.participant(t, "p000"))
+            return {task["claimed_degree"] for task in record["tasks"]}
+
+        assert degrees() != {""}
+        operator.forget("p000")
+        clock.advance(60)
+        assert degrees() == {""}
 
 
 def test_what_is_still_needed_is_not_forgotten(tmp_path: Path) -> None:
