@@ -333,21 +333,37 @@ def invite(
 def revoke(
     name: Annotated[str, typer.Argument(help="The participant's id.")],
     reason: Annotated[str, typer.Option(help="For the ledger.")] = "revoked by the operator",
+    only: Annotated[
+        bool, typer.Option("--only", help="Under this name alone; its pseudonyms stay as they are.")
+    ] = False,
     state: State = DEFAULT_STATE,
     as_json: AsJson = False,
 ) -> None:
-    """Revoke a participant's certificates, at once, and withdraw its open invitation."""
+    """Revoke a participant's certificates, at once, and withdraw its open invitation; of all its pseudonyms, too.
+
+    Revocations of several names stand together in the log, and so tell everybody that they are of one owner. To keep
+    that from them, revoke each pseudonym apart, at another time.
+    """
     with _operator(state) as operator:
-        found = operator.revoke(name, reason)
+        found = operator.revoke(name, reason, only=only)
         also = " Its open invitation is withdrawn." if found.withdrawn else ""
+        if found.pseudonyms:
+            also += f" Its pseudonyms are revoked: {', '.join(found.pseudonyms)}."
+        if found.standing:
+            also += f" Still enrolled: {', '.join(found.standing)}; `revoke` each, apart from the others."
         if not found.enrolled:
-            done = f"{name} had not enrolled; its invitation is withdrawn."
-            recorded = f"{name}'s invitation is recorded as withdrawn."
+            done = recorded = f"{name} had not enrolled itself.{also}"
         elif found.before:
             done = recorded = f"{name} was revoked before.{also}"
         else:
             done, recorded = f"{name} is revoked.{also}", f"The revocation of {name} is recorded.{also}"
-        record = {"participant": name, "revoked": found.enrolled, "withdrawn": bool(found.withdrawn)}
+        record = {
+            "participant": name,
+            "revoked": found.enrolled,
+            "withdrawn": bool(found.withdrawn),
+            "pseudonyms": list(found.pseudonyms),
+            "standing": list(found.standing),
+        }
         _changed(operator, as_json, record, done, recorded)
 
 
@@ -364,13 +380,25 @@ def forget(
     """
     with _operator(state) as operator:
         found, gone = operator.forget(name)
-        text = (
-            f"{name} is forgotten: {counted(found.openings, 'opening')}, {counted(found.assessments, 'assessment')}, "
-            f"{counted(found.models, 'model')} and {counted(found.bank_details, 'record')} of bank details erased. "
-            f"What stays: its entries in the ledger, under this id and key, with what they show in clear; what others' "
-            f"openings say of samples in common with it; backups, payment files and logs, which are yours to delete; "
-            f"{grouped_credits(found.owed_micro)} credits that it is owed."
-        )
+        if found.unknown:
+            text = (
+                f"Nothing is kept of {name}: it was forgotten before, or was never known here; `participants` lists "
+                "those who enrolled. What is owed to names that were its own stays payable to them."
+            )
+        else:
+            text = (
+                f"{name} is forgotten: {counted(found.openings, 'opening')}, "
+                f"{counted(found.assessments, 'assessment')}, {counted(found.models, 'model')}, "
+                f"{counted(found.invitations, 'invitation')} and {counted(found.bank_details, 'record')} of bank "
+                "details erased. What stays: its entries in the ledger, under the ids and keys that it had, with what "
+                "they show in clear; what others' openings say of samples in common with it; backups, payment files "
+                "and logs, which are yours to delete."
+            )
+        for owed, micro in found.owed_micro.items():
+            text += (
+                f" {owed} is owed {grouped_credits(micro)} credits, payable once you give an account for that name: "
+                f"`payout account {owed}`."
+            )
         if found.models:
             text += " The model files go with the service's next daily housekeeping."
         if not gone:

@@ -2,7 +2,7 @@
 
 The ledger stays as it is, and verifies: an entry whose opening is gone says what stands in clear, and no more. What
 goes are openings with their salts, assessments and claims beyond what the ledger shows, references to its models, its
-bank account and its organisation. It goes once nothing that was promised hangs on it.
+bank account, its organisation, and its invitations. It goes once nothing that was promised hangs on it.
 """
 
 from collections.abc import Mapping
@@ -12,10 +12,12 @@ from typing import Any
 
 from coordinator.errors import TaskError
 from coordinator.payouts import owed
+from coordinator.storage.identities import ParticipantRow
 from coordinator.storage.rounds import SettlementRow
 from coordinator.storage.tasks import TaskRow
 from coordinator.transaction import Transaction
 from mechanism.ledger.entries import assessment_record, deletion_id
+from mechanism.lifecycle import State
 from mechanism.settlement import MICRO, Assessment, Verdict
 
 #: In the place of a verdict's sentence.
@@ -27,52 +29,77 @@ class Forgotten:
     """What was erased; all zero where everything was before.
 
     Attributes:
+        names: under which it enrolled and that were still known to be its own: what is owed hangs on them.
         tasks: that the participant has claimed in.
+        invitations: how many were erased; one that was open can be used no more.
         openings, assessments, models, bank_details: how many were erased; `models` are files that the service deletes
             at its next housekeeping, unless somebody else has sent the same.
-        owed_micro: what is still owed to it, and stays so.
+        owed_micro: what is still owed, by name, and stays so; names that are owed nothing are left out.
     """
 
     participant_id: str
+    names: tuple[str, ...]
     tasks: tuple[str, ...]
     openings: int
     assessments: int
     models: int
     bank_details: int
-    owed_micro: int
+    invitations: int
+    owed_micro: Mapping[str, int]
+
+    @property
+    def unknown(self) -> bool:
+        """Whether nothing at all was kept under the name."""
+        return not (self.names or self.bank_details or self.invitations)
 
     def record(self) -> dict[str, Any]:
-        return {**vars(self), "tasks": list(self.tasks)}
+        return {
+            **vars(self),
+            "names": list(self.names),
+            "tasks": list(self.tasks),
+            "owed_micro": dict(self.owed_micro),
+        }
 
 
 def forget(t: Transaction, participant_id: str) -> Forgotten:
     """Erases what is kept of a participant and of all its pseudonyms. Safe to repeat: what is gone stays gone.
 
+    Nobody can say whether a name of which nothing is kept was ever known: it is no error, and nothing is found.
+
     Raises:
-        TaskError: nobody of that name ever enrolled, it is in good standing, or something that was promised still needs
-            what would be erased; nothing was changed.
+        TaskError: it is in good standing, or something that was promised still needs what would be erased; nothing was
+            changed.
     """
     own = t.market.participant(participant_id)
     rows = [*([] if own is None else [own]), *t.market.pseudonyms_of(participant_id)]
-    if not rows:
-        raise TaskError(
-            f"there is no participant {participant_id!r}; `participants` lists those who enrolled"
-        )
     for row in rows:
         if row.revoked_at is None:
             raise TaskError(
                 f"{row.id!r} is in good standing and can still send something; `revoke {row.id}` first"
             )
+        _check_unrepeatable(t, row)
     parts = [_forget(t, row.id) for row in rows]
     return Forgotten(
         participant_id,
+        tuple(row.id for row in rows),
         tuple(dict.fromkeys(task for part in parts for task in part.tasks)),
         sum(part.openings for part in parts),
         sum(part.assessments for part in parts),
         sum(part.models for part in parts),
         sum(part.bank_details for part in parts) + t.market.erase_bank_details(participant_id),
-        sum(part.owed_micro for part in parts),
+        sum(part.invitations for part in parts) + t.market.erase_person(participant_id),
+        {name: micro for part in parts for name, micro in part.owed_micro.items()},
     )
+
+
+def _check_unrepeatable(t: Transaction, row: ParticipantRow) -> None:
+    """That nobody could come back to a task under another name: whose a pseudonym is keeps its owner from a second."""
+    task = None if row.task_id is None else t.market.task(row.task_id)
+    if task is not None and task.state in (State.OPEN, State.EFFORT):
+        raise TaskError(
+            f"task {task.id!r}, for which {row.id!r} was made, still takes claims: its owner could have a second name "
+            f"in it. Wait for its selection, or `cancel {task.id}`"
+        )
 
 
 def _forget(t: Transaction, participant_id: str) -> Forgotten:
@@ -103,15 +130,18 @@ def _forget(t: Transaction, participant_id: str) -> Forgotten:
             if audit.participant_id == participant_id:
                 t.market.set_audit(task.id, replace(audit, explanation=""))
     bank_details = t.market.erase_bank_details(participant_id)
-    t.market.erase_person(participant_id)
+    invitations = t.market.erase_person(participant_id)
+    micro = owed(t, participant_id).payable_micro
     return Forgotten(
         participant_id,
+        (participant_id,),
         tuple(task.id for task in tasks),
         openings,
         assessments,
         models,
         bank_details,
-        owed(t, participant_id).payable_micro,
+        invitations,
+        {participant_id: micro} if micro else {},
     )
 
 

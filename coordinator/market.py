@@ -134,6 +134,10 @@ class Market:
         held = [*self._tasks.values(), live]
         self._tasks = {each.row.id: each for each in sorted(held, key=_age)}
 
+    def person_changed(self, participant_id: str | None = None) -> None:
+        """What is kept in memory of a participant is read again: it may have been forgotten. None: of everybody."""
+        self._settlements.drop(participant_id)
+
     def held(self, task_id: str) -> LiveTask | None:
         """The task, where this process knows it."""
         return self._tasks.get(task_id)

@@ -89,12 +89,16 @@ class Revoked:
     Attributes:
         enrolled: whether the participant had enrolled.
         before: whether it was revoked already.
-        withdrawn: its invitations that could still be used, and no longer can.
+        withdrawn: its invitations that could still be used, and no longer can; its pseudonyms' among them.
+        pseudonyms: of it that were revoked with it.
+        standing: pseudonyms of it that stay in good standing.
     """
 
     enrolled: bool
     before: bool
     withdrawn: int
+    pseudonyms: tuple[str, ...] = ()
+    standing: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -289,23 +293,30 @@ class Operator:
         """Ends an invitation that nobody was given, and any other of its participant."""
         self._act(lambda t: t.market.withdraw_invitations(invitation.participant_id, t.now))
 
-    def revoke(self, participant_id: str, reason: str) -> Revoked:
-        """Ends a participant's standing at once, and its open invitations.
+    def revoke(self, participant_id: str, reason: str, *, only: bool = False) -> Revoked:
+        """Ends a participant's standing at once, and its open invitations; that of all its pseudonyms, too.
+
+        Args:
+            only: under this name alone. Else the revocations stand together in the log, which links the names.
 
         Raises:
             TaskError: there is no such participant and no invitation for it.
         """
 
         def act(t: Transaction) -> Revoked:
-            row = t.market.participant(participant_id)
-            withdrawn = t.market.withdraw_invitations(participant_id, t.now)
-            if row is None and not withdrawn:
+            row, owned = t.market.participant(participant_id), t.market.pseudonyms_of(participant_id)
+            good = tuple(each.id for each in owned if each.revoked_at is None)
+            invited = [] if only else t.market.invited_for(participant_id)
+            withdrawn = sum(t.market.withdraw_invitations(name, t.now) for name in (participant_id, *invited))
+            if row is None and not withdrawn and (only or not owned):
                 raise TaskError(
                     f"there is no participant {participant_id!r} and no invitation for it; `participants` lists those "
                     "who enrolled"
                 )
-            t.revoke(participant_id, reason)
-            return Revoked(row is not None, row is not None and row.revoked_at is not None, withdrawn)
+            for name in (participant_id, *(() if only else good)):
+                t.revoke(name, reason)
+            before = row is not None and row.revoked_at is not None
+            return Revoked(row is not None, before, withdrawn, *(((), good) if only else (good, ())))
 
         return self._act(act)
 
@@ -368,6 +379,11 @@ class Operator:
 
         def read(t: Transaction) -> Reputation:
             if t.market.participant(participant_id) is None:
+                if owned := t.market.pseudonyms_of(participant_id):
+                    raise TaskError(
+                        f"{participant_id!r} has not enrolled under its own name, and each of its pseudonyms has a "
+                        f"reputation of its own: {', '.join(row.id for row in owned)}; name one of them"
+                    )
                 raise TaskError(
                     f"there is no participant {participant_id!r}; `participants` lists those who enrolled"
                 )

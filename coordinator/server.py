@@ -347,7 +347,8 @@ class Coordinator:
                 self._work.uploads.places.hand_over(UploadKey(task_id, name, submission_id))
 
     async def _look_up(self, name: str) -> None:
-        """A participant whom another process has enrolled, renewed or revoked."""
+        """A participant whom another process has enrolled, renewed, revoked or forgotten."""
+        self.market.person_changed(name)
         row, certificates = await self._transact.read(
             lambda t: (t.market.participant(name), t.market.certificates(name))
         )
@@ -451,6 +452,7 @@ class Coordinator:
         async with self._reading:
             participants, certificates, rows = await self._transact.read(read)
             self._roster.load(participants, certificates)
+            self.market.person_changed()
             self._count_participants()
             known = {live.row.id: live for live in self.market.tasks()}
             for row in rows:
@@ -657,6 +659,8 @@ class Coordinator:
 
         enrolled = await self._transact(act)
         self._roster.add(enrolled.participant)
+        # It may have been forgotten since it last had a key, by a command whose word is still on its way.
+        self.market.person_changed(enrolled.participant.id)
         self._end_streams()  # of an earlier key
         self._count_participants()
         log.info("participant enrolled", participant=enrolled.participant.id)

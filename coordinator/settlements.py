@@ -81,6 +81,21 @@ class Settlements:
             return None
         return (await asyncio.shield(kept.lines)).get(name)  # others wait for it too
 
+    def drop(self, participant_id: str | None = None) -> None:
+        """Keeps nothing more of rounds that paid a participant; None: of no round.
+
+        What was erased in the database is served no more, once this has been called after that. A round that is just
+        being read may have been read before, and is not kept either.
+        """
+        for task_id, kept in list(self._kept.items()):
+            if (
+                participant_id is None
+                or not kept.lines.done()
+                or kept.lines.cancelled()
+                or participant_id in kept.lines.result()
+            ):
+                del self._kept[task_id]
+
     async def _read(self, task_id: str, round_: int) -> Mapping[str, PaidRound]:
         def read(t: Transaction) -> dict[str, PaidRound] | None:
             if t.market.count_claims(task_id) > _KEPT_LINES:

@@ -24,7 +24,7 @@ class Kind(StrEnum):
 
     TASK = "task"  # (task,): it has a new event
     ARRIVED = "arrived"  # (task,): a claim, a model or a failure is recorded
-    PERSON = "person"  # (participant,): enrolled, renewed or revoked
+    PERSON = "person"  # (participant,): enrolled, renewed, revoked or forgotten
     WATCHES = "watches"  # (task, participant): a session has begun
     PROGRESS = "progress"  # (task, participant, round, millionths): a training is that far
     SENDS = "sends"  # (task, participant, submission): a stream of an upload has begun

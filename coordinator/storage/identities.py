@@ -94,11 +94,19 @@ class Identities(Rows):
         found = self._all(InvitationRow, invitations, "created_at", owner=owner, task_id=task_id)
         return found[-1].participant_id if found else None
 
-    def erase_person(self, participant_id: str) -> None:
-        """Erases whom a participant is of, and whose pseudonym it is, in its invitations too."""
+    def invited_for(self, owner: str) -> list[str]:
+        """The pseudonyms that an owner was ever invited under, whether or not they have enrolled."""
+        found = self._all(InvitationRow, invitations, "created_at", owner=owner)
+        return list(dict.fromkeys(row.participant_id for row in found))
+
+    def erase_person(self, participant_id: str) -> int:
+        """Erases whom a participant is of, whose pseudonym it is, and every invitation of it or of a pseudonym of it.
+        An open token is worth nothing from here on. Returns how many invitations there were."""
         self._set(participants, {"id": participant_id}, organisation=None, owner=None)
-        self._set(invitations, {"participant_id": participant_id}, organisation=None, owner=None)
+        erased = self._delete(invitations, participant_id=participant_id)
+        erased += self._delete(invitations, owner=participant_id)
         self.announce(Kind.PERSON, participant_id)
+        return erased
 
     def add_certificate(self, row: CertificateRow) -> None:
         self._add(certificates, row)

@@ -199,8 +199,10 @@ class Submissions(Rows):
         self._add(models, row, task_id=task_id, round=round_)
 
     def erase_claim(self, task_id: str, participant_id: str) -> None:
-        """Erases what the ledger only commits to of a claim."""
-        self._set(claims, {"task_id": task_id, "participant_id": participant_id}, degree="")
+        """Erases what the ledger only commits to of a claim, and its organisation's mark, which decides nothing more
+        once claims are over."""
+        key = {"task_id": task_id, "participant_id": participant_id}
+        self._set(claims, key, degree="", organisation=None)
 
     def erase_models(self, task_id: str, participant_id: str) -> int:
         """Forgets the models of a participant, so that their files are kept for nobody; returns how many there were."""

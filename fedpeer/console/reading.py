@@ -19,6 +19,9 @@ Result = TypeVar("Result")
 #: Records that are kept for as long as the ledger does not grow: many watchers ask for the same.
 _KEPT = 500
 
+#: Seconds after which records are made again all the same: forgetting a participant changes rows, and no entry.
+_KEPT_SECONDS = 60.0
+
 
 class NotThere(LookupError):
     """There is no such task, participant, round or entry; the sentence says so."""
@@ -42,6 +45,7 @@ class Reader:
         self._lock = threading.Lock()
         self._kept: dict[Any, Any] = {}
         self._size = -1
+        self._since = 0.0
 
     def close(self) -> None:
         self._database.close()
@@ -58,13 +62,14 @@ class Reader:
             return t.ledger.size()
 
     def record(self, key: Any, make: Callable[[Transaction], Result]) -> Result:
-        """What `make` gives, once for as long as the ledger does not grow.
+        """What `make` gives, once for as long as the ledger does not grow, and a minute at most.
 
         One reader at a time: that many ask at once must not cost the coordinator anything.
         """
         with self._lock, self.transaction() as t:
-            if (size := t.ledger.size()) != self._size or len(self._kept) >= _KEPT:
-                self._size, self._kept = size, {}
+            size, age = t.ledger.size(), self.now() - self._since
+            if size != self._size or len(self._kept) >= _KEPT or not 0 <= age < _KEPT_SECONDS:
+                self._size, self._since, self._kept = size, self.now(), {}
             if key not in self._kept:
                 self._kept[key] = make(t)
             found: Result = self._kept[key]

@@ -1,5 +1,6 @@
 """A participant is forgotten: what is kept of it beside the ledger is gone, all or none, and the ledger verifies."""
 
+import asyncio
 import json
 import multiprocessing
 import os
@@ -14,6 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 import coordinator.cli as operator_cli
+from coordinator.clock import ManualClock
 from coordinator.errors import TaskError
 from coordinator.folder import StateFolder
 from coordinator.operator import Operator
@@ -22,6 +24,8 @@ from fedpeer.audit.export import export_json_lines
 from fedpeer.audit.sources import open_source
 from fedpeer.audit.sql.database import Database
 from fedpeer.console import records
+from fedpeer.console.reading import Reader
+from fedpeer.v1 import market_pb2
 from mechanism.ledger.openings import subject_of
 from mechanism.ledger.verify import verify_ledger
 from tests import ledger_samples as samples
@@ -29,7 +33,16 @@ from tests.backends import DURABLE, scratch_url
 from tests.conformance import second_verifier
 from tests.coordinator.test_payouts import IBANS, SHAPE
 from tests.coordinator.test_transaction import Mirrored, Service
-from tests.integration.market import CONFIG, make_folder
+from tests.integration.market import (
+    CONFIG,
+    close,
+    delivered,
+    enrol,
+    make_folder,
+    open_task,
+    running,
+    task_config,
+)
 
 PEOPLE = ("p000", "p001", "p002", "p003")
 
@@ -148,6 +161,20 @@ def test_what_is_kept_of_a_participant_is_gone_and_the_ledger_verifies(folder: S
     assert {text for payment in own["payments"] for text in payment["failed"]} <= {"Erased."}
 
 
+def test_the_console_says_nothing_erased_a_minute_later(folder: StateFolder) -> None:
+    clock = ManualClock(2_000.0)
+    with closing(Reader(folder, clock)) as reader, closing(Operator(folder)) as operator:
+
+        def degrees() -> set[str]:
+            record = reader.record("p000", lambda t: records.participant(t, "p000"))
+            return {task["claimed_degree"] for task in record["tasks"]}
+
+        assert degrees() != {""}
+        operator.forget("p000")
+        clock.advance(60)
+        assert degrees() == {""}
+
+
 def test_what_is_still_needed_is_not_forgotten(tmp_path: Path) -> None:
     folder = make_folder(
         tmp_path / "state", f'{CONFIG}[storage]\ndatabase = "sqlite:///{tmp_path}/made.db"\n'
@@ -155,8 +182,7 @@ def test_what_is_still_needed_is_not_forgotten(tmp_path: Path) -> None:
     service = Service(f"sqlite:///{tmp_path}/made.db")
     task = Mirrored(service, replace(SHAPE, retention=100))
     with closing(Operator(folder)) as operator:
-        with pytest.raises(TaskError, match="there is no participant 'nobody'"):
-            operator.forget("nobody")
+        assert operator.forget("nobody")[0].unknown
         with pytest.raises(TaskError, match=r"'p000' is in good standing.*`revoke p000` first"):
             operator.forget("p000")
         task.begin()
@@ -172,6 +198,30 @@ def test_what_is_still_needed_is_not_forgotten(tmp_path: Path) -> None:
         task.delete()
         assert operator.forget("p000")[0].openings == 5
     service.close()
+
+
+async def test_what_is_erased_is_served_no_more(tmp_path: Path) -> None:
+    """Who comes back with a new key is told of its last payment without what was erased."""
+    folder = make_folder(tmp_path / "coordinator")
+    open_task(folder, task_config(tmp_path, schedule={"rounds": 2}))
+
+    def act() -> None:
+        with closing(Operator(folder)) as operator:
+            operator.cancel("task", "the learner withdrew")
+            operator.revoke("ann", "as it asked")
+            operator.forget("ann")
+
+    async with running(folder) as coordinator:
+        members = await delivered(coordinator, ("ann", "bob", "cyd"))
+        ann, *_ = members
+        told = (await ann.until("SETTLED")).round_settled.settlement
+        assert json.loads(told.opening)["salt"]
+        await asyncio.to_thread(act)
+        members.append(again := await enrol(coordinator, "ann"))
+        assert not (await again.until("SETTLED")).round_settled.settlement.opening
+        asked = await again.market.GetSettlement(market_pb2.GetSettlementRequest(task_id="task", round=1))
+        assert (asked.opening, asked.paid_micro) == (b"", told.paid_micro)
+        await close(members)
 
 
 def forget_all(path: Path, acknowledge: int) -> None:

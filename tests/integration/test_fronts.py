@@ -9,7 +9,7 @@ import sys
 import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from coordinator.control_socket import progress, round_progress
 from coordinator.errors import ServeError
 from coordinator.folder import StateFolder
 from coordinator.fronts import serve_fronts
+from coordinator.operator import Operator
 from coordinator.server import Coordinator, Front
 from coordinator.storage.schema import migrate
 from coordinator.storage.store import MarketStore
@@ -308,6 +309,34 @@ async def test_a_revocation_ends_streams_at_every_front(tmp_path: Path) -> None:
         async with asyncio.timeout(PATIENCE):
             for call in calls:
                 await refused(_rest(call), Code.CERTIFICATE_REVOKED)
+        await close(members)
+
+
+async def test_what_is_erased_is_served_no_more_at_any_front(tmp_path: Path) -> None:
+    def act(folder: StateFolder) -> None:
+        with closing(Operator(folder)) as operator:
+            operator.cancel("task", "the learner withdrew")
+            operator.revoke("ann", "as it asked")
+            operator.forget("ann")
+
+    async def told(client: Client, front: FrontProcess) -> Any:
+        there = at(client, front)
+        event = await there.until("SETTLED")
+        await there.close()
+        return event.round_settled.settlement
+
+    async with fronts(tmp_path, 2, schedule={"rounds": 2}) as (first, second):
+        members = await in_training(first, NAMES)
+        for number, client in enumerate(members):
+            await client.submit(model_like(number), 1)
+        for front_ in (first, second):
+            assert json.loads((await told(members[0], front_)).opening)["salt"]
+        await asyncio.to_thread(act, first.folder)
+        again = await enrol(
+            second, "ann"
+        )  # of which the other front hears after it has heard of what was erased
+        for front_ in (second, first):
+            assert not (await told(again, front_)).opening
         await close(members)
 
 

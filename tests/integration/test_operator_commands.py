@@ -116,7 +116,7 @@ def test_an_act_whose_result_nobody_can_read_is_done_and_says_so(
     after = str(folder.signing_key().verification_key)
     assert after != key
     assert usable(folder) == 0
-    for done, said in ((rotated, after), (revoked, "its invitation is withdrawn")):
+    for done, said in ((rotated, after), (revoked, "Its open invitation is withdrawn")):
         if not why and done.returncode == 0:
             continue  # the reader went late
         assert done.returncode == UNSHOWN, done.stderr

@@ -8,8 +8,11 @@ from typing import Any
 import grpc
 import pytest
 from prometheus_client import generate_latest
+from typer.testing import CliRunner
 
+import coordinator.cli as operator_cli
 from coordinator.errors import PayoutError, TaskError
+from coordinator.forgetting import Forgotten
 from fedpeer.v1 import enrolment_pb2, enrolment_pb2_grpc, ledger_pb2, ledger_pb2_grpc
 from participant import IdentityBarredError, NotEnrolledError, Participant, TaskReport
 from tests.coordinator.test_payouts import IBANS
@@ -107,13 +110,20 @@ def test_nothing_that_is_public_says_whose_a_pseudonym_is(tmp_path: Path) -> Non
         # Forgotten by the owner's name: nobody can link it any more.
         with pytest.raises(TaskError, match=f"'{names['saint-mary']}' is in good standing"):
             market.operator(lambda o: o.forget("saint-mary"))
-        market.operator(lambda o: o.revoke(names["saint-mary"], "as it asked"))
+        with pytest.raises(TaskError, match=f"has not enrolled under its own name.*{names['saint-mary']}"):
+            market.operator(lambda o: o.reputation("saint-mary"))
+        with pytest.raises(TaskError, match="there is no participant 'saint-mary'"):
+            market.operator(lambda o: o.revoke("saint-mary", "as it asked", only=True))
+        found = market.operator(lambda o: o.revoke("saint-mary", "as it asked"))
+        assert (found.enrolled, found.pseudonyms) == (False, (names["saint-mary"],))
         gone, _ = market.operator(lambda o: o.forget("saint-mary"))
         assert (gone.openings, gone.models, gone.assessments, gone.bank_details) == (6, 2, 2, 2)
         database = market.folder.path / "coordinator.db"
         assert b"saint-mary" not in database.read_bytes()
-        with pytest.raises(TaskError, match="there is no participant 'saint-mary'"):
-            market.operator(lambda o: o.forget("saint-mary"))
+        assert (gone.names, gone.invitations) == ((names["saint-mary"],), 2)
+        assert forgotten(market, "saint-mary").unknown
+        # What is owed hangs on the name that the ledger has, and is paid there.
+        market.operator(lambda o: o.set_bank_account(names["saint-mary"], "Trust", IBANS[0]))
 
 
 def test_a_pseudonym_is_made_for_a_task_that_asks_for_it_and_for_no_other(tmp_path: Path) -> None:
@@ -151,3 +161,99 @@ def test_a_pseudonym_is_made_for_a_task_that_asks_for_it_and_for_no_other(tmp_pa
                 authority=market.authority,
             )
         verified(market.folder)
+
+
+def forgotten(market: Served, name: str) -> Forgotten:
+    """What was erased, when the database's log is rid of it, too: repeated as the command asks for."""
+    found, emptied = market.operator(lambda o: o.forget(name))
+    while not emptied:
+        again, emptied = market.operator(lambda o: o.forget(name))
+        assert not again.openings
+    return found
+
+
+def kept(market: Served) -> bytes:
+    """Every byte of the market's database."""
+    file = market.folder.path / "coordinator.db"
+    return b"".join(path.read_bytes() for path in file.parent.glob(f"{file.name}*"))
+
+
+def test_no_second_name_in_a_task_by_being_forgotten(tmp_path: Path) -> None:
+    with served(tmp_path / "coordinator") as market:
+        market.open("task", pseudonyms=True)
+        one = market.participant("saint-mary", tmp_path, task_id="task")
+        one.close()
+        market.operator(lambda o: o.revoke("saint-mary", "as it asked"))
+        for name in ("saint-mary", one.participant_id):
+            with pytest.raises(TaskError, match="could have a second name in it"):
+                market.operator(lambda o, name=name: o.forget(name))  # type: ignore[misc]
+        again = market.operator(lambda o: o.invite("saint-mary", task_id="task"))
+        assert again.participant_id == one.participant_id
+        market.operator(lambda o: o.cancel("task", "the learner withdrew"))
+        gone = forgotten(market, "saint-mary")
+        assert (gone.names, gone.invitations) == ((one.participant_id,), 2)
+        assert b"saint-mary" not in kept(market)
+
+
+def test_whoever_was_only_invited_is_forgotten_with_its_token(tmp_path: Path) -> None:
+    with served(tmp_path / "coordinator") as market:
+        market.open("task", pseudonyms=True)
+        waiting = [
+            market.operator(lambda o: o.invite("saint-mary", "Trust", "task")),
+            market.operator(lambda o: o.invite("saint-mary", "Trust")),
+        ]
+        assert b"saint-mary" in kept(market)
+        gone = forgotten(market, "saint-mary")
+        assert (gone.names, gone.invitations, gone.unknown) == ((), 2, False)
+        assert b"saint-mary" not in kept(market)
+        assert b"trust" not in kept(market)
+        for number, invitation in enumerate(waiting):
+            with pytest.raises(NotEnrolledError, match="not an invitation for"):
+                Participant.enroll(
+                    tmp_path / f"late-{number}",
+                    participant_id=invitation.participant_id,
+                    public=market.public,
+                    token=invitation.token,
+                    authority=market.authority,
+                )
+
+
+def test_an_owner_is_revoked_under_all_its_names_or_one(tmp_path: Path) -> None:
+    with served(tmp_path / "coordinator") as market:
+        market.open("plain")
+        names = []
+        market.participant("saint-mary", tmp_path).close()
+        for task in ("first", "second", "third"):
+            market.open(task, pseudonyms=True)
+            one = market.participant("saint-mary", tmp_path / task, task_id=task)
+            names.append(one.participant_id)
+            one.close()
+        market.operator(lambda o: o.set_bank_account("saint-mary", "Trust", IBANS[0]))
+        waiting = market.operator(lambda o: o.invite(names[2]))
+        assert waiting.participant_id == names[2]
+        market.operator(lambda o: o.revoke(names[0], "as it asked"))
+        state = ["--state", str(market.folder.path)]
+        told = CliRunner().invoke(operator_cli.app, ["revoke", "saint-mary", "--only", *state])
+        assert told.stdout.startswith(
+            f"saint-mary is revoked. Still enrolled: {', '.join(sorted(names[1:]))}; "
+        )
+        told = CliRunner().invoke(operator_cli.app, ["revoke", "saint-mary", *state])
+        assert told.stdout == (
+            "saint-mary was revoked before. Its open invitation is withdrawn. Its pseudonyms are revoked: "
+            f"{', '.join(sorted(names[1:]))}.\n"
+        )
+        assert {row.standing for row in market.operator(lambda o: o.enrolled())} == {"revoked"}
+
+        # Each forgotten by its own name, the owner's account is left; it goes by the owner's.
+        for task in ("first", "second", "third"):
+            market.operator(lambda o, task=task: o.cancel(task, "the learner withdrew"))  # type: ignore[misc]
+        for name in names:
+            market.operator(lambda o, name=name: o.forget(name))  # type: ignore[misc]
+        assert [row.participant_id for row in market.operator(lambda o: o.bank_accounts())] == ["saint-mary"]
+        forgotten = CliRunner().invoke(operator_cli.app, ["forget", "saint-mary", *state])
+        assert forgotten.exit_code == 0
+        assert "and 1 record of bank details erased" in forgotten.stdout
+        unknown = CliRunner().invoke(operator_cli.app, ["forget", "nobody", *state])
+        assert unknown.exit_code == 0
+        assert unknown.stdout.startswith("Nothing is kept of nobody: ")
+        assert not market.operator(lambda o: o.bank_accounts())

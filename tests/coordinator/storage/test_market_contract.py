@@ -223,6 +223,17 @@ def test_a_participant_claims_once(store: MarketStore) -> None:
         store.add_claim("task", replace(claim("ann"), degree="1/3"))
 
 
+def test_an_erased_claim_says_no_degree_and_no_organisation(store: MarketStore) -> None:
+    opened(store)
+    for name in ("ann", "bob"):
+        store.add_claim("task", replace(claim(name), organisation=digest("trust")))
+    store.erase_claim("task", "ann")
+    assert store.claims("task") == [
+        replace(claim("ann"), degree=""),
+        replace(claim("bob"), organisation=digest("trust")),
+    ]
+
+
 def test_claims_come_in_the_order_of_ids_and_those_chosen_are_selected(store: MarketStore) -> None:
     opened(store)
     for name in ("cyd", "ann", "bob"):
@@ -416,6 +427,23 @@ def test_an_invitation_is_redeemed_once_and_withdrawn_unless_it_was(store: Marke
     assert store.invitation(digest("new")) == replace(rows[1], expires_at=0.0)
     assert store.invitation(digest("b")) == rows[3]
     assert store.invitation(digest("none")) is None
+
+
+def test_who_is_erased_has_no_organisation_no_owner_and_no_invitation(store: MarketStore) -> None:
+    given = (("a", "ann", None), ("p", "p-1", "ann"), ("q", "p-2", "ann"), ("b", "bob", None))
+    for name, whose, owner in given:
+        task_id = None if owner is None else "task"
+        store.add_invitation(InvitationRow(digest(name), whose, 1.0, 50.0, None, "trust", task_id, owner))
+    for name, whose, owner in given[1::2]:
+        task_id = None if owner is None else "task"
+        store.put_participant(ParticipantRow(whose, name, 1.0, 2.0, "trust", task_id, owner))
+    assert store.invited_for("ann") == ["p-1", "p-2"]
+    assert [store.erase_person(name) for name in ("p-1", "ann", "ann", "nobody")] == [1, 2, 0, 0]
+    assert store.participants() == [
+        ParticipantRow("bob", "b", 1.0, 2.0, "trust"),
+        ParticipantRow("p-1", "p", 1.0, 2.0, None, "task"),
+    ]
+    assert [store.invitation(digest(name)) is None for name, *_ in given] == [True, True, True, False]
 
 
 def test_a_certificate_is_of_somebody_who_is_enrolled(store: MarketStore) -> None:
