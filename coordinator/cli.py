@@ -898,7 +898,7 @@ def audit_record_(
         if isinstance(brought, BroughtRemeasurement):
             body = operator.record_remeasurement(brought).body
             of = brought.statement
-            told = f"Task {of.task_id}, measured again by its auditor: {of.outcome} (statement {of.number})."
+            told = f"Task {of.task_id}, measured again by its auditor: {of.words} (statement {of.number})."
             _changed(operator, as_json, {**body}, told, told)
             return
         said, verdict = brought.statement, operator.record_audit(brought)

@@ -572,6 +572,8 @@ def _print_report(report: Report) -> None:
             console.print(f"{report.unsigned} entries after the head are not signed yet")
         for name, state in report.open_tasks.items():
             console.print(shown(f"task {name} is open: {state or 'not yet open'}"), markup=False)
+        for name, said in report.remeasured.items():
+            console.print(shown(f"task {name} was measured again by its auditor: {said.words}"), markup=False)
         return
     console.print("NOT verified")
     for problem in report.problems:

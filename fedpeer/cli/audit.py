@@ -39,7 +39,13 @@ from mechanism.ledger.entries import public_key_bytes
 from mechanism.ledger.errors import LedgerError
 from mechanism.sample_tree import sample_digests, samples_root
 from mechanism.settlement import MICRO
-from mechanism.statements import CONFIRMED, AuditStatement, RemeasurementStatement, sign_statement
+from mechanism.statements import (
+    CONFIRMED,
+    MAX_TOLERANCE_MICRO,
+    AuditStatement,
+    RemeasurementStatement,
+    sign_statement,
+)
 
 if TYPE_CHECKING:
     from fedpeer.learning.samples import Samples
@@ -187,7 +193,9 @@ def task(
     tolerance: Annotated[
         float,
         typer.Option(
-            min=0.0, max=1.0, help="Up to which degrees and weights may differ on another processor."
+            min=0.0,
+            max=MAX_TOLERANCE_MICRO / MICRO,
+            help="Up to which degrees, weights and multipliers may differ on another processor.",
         ),
     ] = 0.02,
     remark: Annotated[str, typer.Option(help="For the ledger, where everybody reads it.")] = "",
@@ -248,7 +256,7 @@ def task(
             "degrees": f"at most {found.degree_micro / MICRO:.6f} apart",
             "weights": f"at most {found.weight_micro / MICRO:.6f} apart",
             "multipliers": f"at most {found.multiplier_micro / MICRO:.6f} apart",
-            "outcome": statement.outcome,
+            "outcome": f"{statement.outcome}, with a tolerance of {tolerance:.6f}",
         }
         typer.echo("\n".join(f"{name:12} {value}" for name, value in figures.items()))
         typer.echo(

@@ -21,6 +21,7 @@ from mechanism.ledger.openings import Openings
 from mechanism.ledger.replay import Counts, Replay, ReplayError, Taken
 from mechanism.ledger.tiles import TILE_WIDTH, GrowingTree, split_hashes, tiles_of
 from mechanism.ledger.tlog_proof import TlogProof
+from mechanism.statements import RemeasurementStatement
 
 #: As whom a ledger is verified without any openings.
 PUBLIC = "public"
@@ -123,6 +124,7 @@ class Report:
         counts: what was checked.
         balances: of every account, recomputed.
         open_tasks: tasks that have not ended, and their states.
+        remeasured: what auditors have said last of tasks that they measured again.
     """
 
     source: str
@@ -141,6 +143,7 @@ class Report:
     counts: Counts = field(default_factory=Counts)
     balances: dict[str, Balance] = field(default_factory=dict)
     open_tasks: dict[str, str] = field(default_factory=dict)
+    remeasured: dict[str, RemeasurementStatement] = field(default_factory=dict)
 
     @property
     def verified(self) -> bool:
@@ -176,6 +179,9 @@ class Report:
             "newer": dict(self.newer),
             "balances": {name: asdict(balance) for name, balance in self.balances.items()},
             "open_tasks": dict(self.open_tasks),
+            "remeasured": {
+                name: {**said.record(), "outcome": said.outcome} for name, said in self.remeasured.items()
+            },
         }
 
 
@@ -550,6 +556,7 @@ class _Verification:
         report.counts = self._counts
         report.balances = {name: self._book.balance(name) for name in self._book.accounts()}
         report.open_tasks = self._replayed.open_tasks()
+        report.remeasured = self._replayed.remeasured()
 
     def _problem(self, place: str, message: str, index: int | None = None) -> None:
         self._report.problems.append(Problem(place, message, index))

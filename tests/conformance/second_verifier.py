@@ -28,6 +28,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 MICRO = 1_000_000
+MAX_TOLERANCE_MICRO = 50_000
 MAX_INTEGER = 2**53 - 1
 MAX_NUMBER_CHARACTERS = 128
 MAX_LABELS, MAX_TENSORS = 2_000, 20_000
@@ -2612,7 +2613,8 @@ class Replay:
         require(max(said["identical"], said["merged"]) <= known.rounds, "more rounds than there are")
         require(said["turned"] <= known.submissions, "more models than there are")
         differences = [said[key] for key in ("degree_micro", "weight_micro", "multiplier_micro")]
-        require(max(*differences, said["tolerance_micro"]) <= MICRO, "a difference of more than everything")
+        require(max(differences) <= MICRO, "a difference of more than everything")
+        require(said["tolerance_micro"] <= MAX_TOLERANCE_MICRO, "a tolerance that lets everything pass")
         require(
             said["identical"] < known.rounds or not (any(differences) or said["turned"]),
             "the same, and otherwise",

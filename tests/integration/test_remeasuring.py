@@ -98,6 +98,9 @@ def test_what_was_measured_honestly_is_confirmed_and_what_was_not_deviates(
         assert said["outcome"] == "confirmed"
         assert (said["rounds"], said["submissions"]) == (2, 6)
         assert (said["identical"], said["merged"], said["turned"], said["degree_micro"]) == (2, 2, 0, 0)
+        refused = audited(given, tmp_path / "refused", key, "--data", here, "--tolerance", 1)
+        assert refused.exit_code == 2
+        assert "0<=x<=0.05" in refused.output
         brought = read_brought(tmp_path / "brought")
         assert isinstance(brought, BroughtRemeasurement)
         first = coordinator.operator(lambda o: o.record_remeasurement(brought))
@@ -180,5 +183,5 @@ def test_what_was_measured_honestly_is_confirmed_and_what_was_not_deviates(
         # Without what was erased nobody can.
         coordinator.operator(lambda o: o.revoke("cyd", "it wants to be forgotten"))
         coordinator.operator(lambda o: o.forget("cyd"))
-        with pytest.raises(TaskError, match="what dishonest/claim/cyd.* commits to is not among"):
+        with pytest.raises(TaskError, match=r"what dishonest/claim/cyd.* commits to is not among"):
             coordinator.operator(lambda o: o.order_task_audit("dishonest", tmp_path / "none"))

@@ -71,6 +71,7 @@ from mechanism.ledger.replay import audits, keys, money, payouts, rounds, statem
 from mechanism.ledger.replay.comparing import Wrong, difference
 from mechanism.ledger.replay.forms import check_body
 from mechanism.ledger.replay.world import Counts, World
+from mechanism.statements import RemeasurementStatement
 
 __all__ = ["Counts", "Replay", "ReplayError", "Taken"]
 
@@ -184,6 +185,10 @@ class Replay:
     def open_tasks(self) -> dict[str, str]:
         """Tasks that have not ended, and their states."""
         return {name: str(task.state or "") for name, task in sorted(self._world.tasks.items())}
+
+    def remeasured(self) -> dict[str, RemeasurementStatement]:
+        """What auditors have said last of tasks that they measured again."""
+        return dict(self._world.remeasured)
 
     def unmet(self) -> tuple[list[str], dict[str, int]]:
         """Entries that openings were given for and that were not fed: ids of those that cannot come any more, since

@@ -24,7 +24,7 @@ from mechanism.lifecycle import State
 from mechanism.peers import Meetings
 from mechanism.price import Price
 from mechanism.settlement import Assessment, Outcome
-from mechanism.statements import measured_after
+from mechanism.statements import RemeasurementStatement, measured_after
 from mechanism.terms import Terms
 
 #: A time, in the one form that it has.
@@ -332,7 +332,8 @@ class World:
         tasks: those that have not ended; ended: the names of the others.
         retained: of ended tasks that promise to delete what was submitted, and have not, from when on they may; seconds
             since the epoch.
-        measured: of ended tasks that an auditor may measure again.
+        measured: of ended tasks that an auditor may measure again; remeasured: what it has said last of those that it
+            has.
         pseudonyms: names that take part in one task alone, with that task.
         pieces: parts of terms that are not whole yet; they are published in one transaction.
         transaction: the one that is not complete.
@@ -356,6 +357,7 @@ class World:
     ended: set[str] = field(default_factory=set)
     retained: dict[str, int] = field(default_factory=dict)
     measured: dict[str, Measured] = field(default_factory=dict)
+    remeasured: dict[str, RemeasurementStatement] = field(default_factory=dict)
     pseudonyms: dict[str, str] = field(default_factory=dict)
     pieces: list[Entry] = field(default_factory=list)
     transaction: Transaction | None = None

@@ -22,6 +22,7 @@ from typer.testing import CliRunner, Result
 from coordinator.services.ledger_servicer import LedgerServicer
 from coordinator.storage.schema import migrate
 from fedpeer.audit.cli import app
+from fedpeer.audit.export import export_json_lines
 from fedpeer.audit.input_files import NothingThereError
 from fedpeer.audit.sources import open_source
 from fedpeer.audit.sql.database import Database
@@ -37,7 +38,8 @@ from mechanism.ledger.openings import Openings
 from mechanism.ledger.verify import verify_ledger
 from tests import ledger_samples as samples
 from tests.backends import scratch_url
-from tests.memory_source import KEY, own
+from tests.ledger_histories import SHAPES, played
+from tests.memory_source import KEY, MemorySource, own
 
 VKEY = str(KEY.verification_key)
 STEPS = list(samples.transactions(samples.terms(rounds=2, capacity=4), samples.names(4), {2: "p001"}))
@@ -118,6 +120,19 @@ def test_each_level_says_what_it_saw_and_what_it_did_not(folder: Path, tmp_path:
     done = call("verify", folder / "l.jsonl", "--openings", tmp_path)
     assert done.exit_code == 1
     assert "the openings are of all, p002" in done.output
+
+
+def test_what_an_auditor_says_of_a_task_is_shown_with_its_tolerance(tmp_path: Path) -> None:
+    history = played(SHAPES["measured again"])
+    history.measure(identical=1, degree_micro=7_000)
+    export_json_lines(MemorySource(history.log.entries), tmp_path / "l.jsonl")
+    done = call("verify", tmp_path / "l.jsonl")
+    assert (
+        "task task was measured again by its auditor: confirmed; of 2 rounds 1 the same bit for bit, 2 next models "
+        "the same, at most 0.007000 apart with a tolerance of 0.010000, 0 of 8 submissions with a test turned"
+    ) in done.output
+    said = json.loads(call("verify", tmp_path / "l.jsonl", "--json").output)["remeasured"]["task"]
+    assert (said["outcome"], said["tolerance_micro"], said["number"]) == ("confirmed", 10_000, 2)
 
 
 def test_an_opening_that_is_not_the_committed_one_is_named(folder: Path, tmp_path: Path) -> None:
