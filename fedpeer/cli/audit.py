@@ -49,6 +49,7 @@ from mechanism.statements import (
 
 if TYPE_CHECKING:
     from fedpeer.learning.samples import Samples
+    from mechanism.ledger.openings import Openings
 
 app = typer.Typer(
     no_args_is_help=True, help="Audit: an auditor's key, re-training on site, measuring a task again."
@@ -285,14 +286,13 @@ def _verified(
     """The entries and openings, once both are seen to hold."""
     from fedpeer.audit.sources import open_source
     from mechanism.ledger.note import VerificationKey
-    from mechanism.ledger.openings import read_openings
     from mechanism.ledger.verify import verify_ledger
 
     with ExitStack() as resources:
         try:
             trusted = VerificationKey.parse(log_key) if log_key else None
             source = open_source(ledger or str(order.ledger), resources)
-            openings = read_openings(order.openings.read_bytes().splitlines())
+            openings = _folder_openings(order)
             report = verify_ledger(source, trusted, openings=openings)
         except OSError as error:
             raise CommandError(
@@ -306,6 +306,17 @@ def _verified(
                 f"the ledger does not hold, so nothing is measured: {first.place}: {first.message}"
             )
         return list(source.entries()), openings.by_id
+
+
+def _folder_openings(order: TaskOrder) -> "Openings":
+    from mechanism.ledger.openings import read_openings
+
+    try:
+        return read_openings(order.openings.read_bytes().splitlines())
+    except LedgerError as error:
+        raise CommandError(
+            f"{order.openings} is damaged: {error}; ask the operator for the folder again"
+        ) from None
 
 
 def _data_section(order: TaskOrder, data: Path | None) -> dict[str, Any] | None:

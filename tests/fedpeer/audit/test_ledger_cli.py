@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -118,8 +119,7 @@ def test_each_level_says_what_it_saw_and_what_it_did_not(folder: Path, tmp_path:
     assert done.exit_code == 0, done.output
     assert "NEWER openings than this copy: 1 of task other (not in this copy)." in done.output
     done = call("verify", folder / "l.jsonl", "--openings", tmp_path)
-    assert done.exit_code == 1
-    assert "the openings are of all, p002" in done.output
+    assert "the openings are of all, p002" in mistake(done)
 
 
 def test_what_an_auditor_says_of_a_task_is_shown_with_its_tolerance(tmp_path: Path) -> None:
@@ -151,7 +151,46 @@ def test_an_opening_that_is_not_the_committed_one_is_named(folder: Path, tmp_pat
     stranger = "task/round/3/verdict/p002"
     assert f"opening of {stranger}: the ledger has no entry" in verified({**kept, stranger: kept[name]})
     path.write_bytes(path.read_bytes() * 2)
-    assert "of the openings has other keys" in call("verify", folder / "l.jsonl", "--openings", path).output
+    done = call("verify", folder / "l.jsonl", "--openings", path)
+    assert f"{path} is no file of openings, or a damaged one: line 25 of the openings has other" in mistake(
+        done
+    )
+
+
+def test_openings_are_those_of_whom_they_say(folder: Path, tmp_path: Path) -> None:
+    kept, path = samples.openings_of(entry for step in STEPS for entry in step), tmp_path / "openings.jsonl"
+    everything = Openings(None, kept)
+
+    def verified(whose: str | None, openings: Openings) -> Result:
+        lines = replace(openings, participant=whose).lines()
+        path.write_bytes(b"".join(line + b"\n" for line in lines))
+        return call("verify", folder / "l.jsonl", "--openings", path)
+
+    assert verified("p002", own(everything, "p002")).exit_code == 0
+    done = verified("p001", own(everything, "p002"))
+    assert done.exit_code == 1
+    assert "its opening is about p002; the openings are said to be those of p001" in done.output
+    nobody = "openings: they are said to be those of nobody, who never enrolled in this ledger"
+    assert sentence(verified("nobody", Openings())) == nobody
+    done = sentence(verified(None, Openings()))
+    assert done == "openings: they are said to be all, and there are none; 22 entries commit to one"
+
+
+def test_openings_of_ones_own_that_are_missing_are_named(folder: Path, tmp_path: Path) -> None:
+    kept = samples.openings_of(entry for step in STEPS for entry in step)
+    mine, path = own(Openings(None, kept), "p002"), tmp_path / "openings.jsonl"
+    for ids, words in (
+        ([], None),
+        (["task/round/2/verdict/p002"], "MISSING of your own openings: task/round/2/verdict/p002. What"),
+        (list(mine.by_id), " and 2 more. What"),
+    ):
+        left = replace(mine, by_id={name: opening for name, opening in mine.by_id.items() if name not in ids})
+        path.write_bytes(b"".join(line + b"\n" for line in left.lines()))
+        done = call("verify", folder / "l.jsonl", "--openings", path)
+        assert done.exit_code == 0
+        assert words in done.output if words else "MISSING" not in done.output
+        found = json.loads(call("verify", folder / "l.jsonl", "--openings", path, "--json").output)["missing"]
+        assert found == ({"task": ids} if ids else {})
 
 
 def test_a_folder_that_holds_the_ledger_beside_other_things_verifies(folder: Path, tmp_path: Path) -> None:
