@@ -654,7 +654,8 @@ def restore(
     _note(
         f"The ledger has {counted(manifest.ledger_size, 'entry')}, as of {_time(manifest.created)}. What was signed "
         "after this backup was taken is not in it: those who saw a later head will see a fork. A payout that was made "
-        "since is forgotten, and its credits are payable again: compare with your bank before the next one."
+        "since is forgotten, and its credits are payable again: compare with your bank before the next one. Who was "
+        "forgotten since is there again: `forget` them once more before you serve."
     )
     if carried is None:
         _note(
