@@ -179,7 +179,7 @@ def order_task(t: Transaction, row: TaskRow, folder: Path) -> tuple[TaskOrder, l
     """What the auditor of an ended task is given, and the digests of the models that go with it.
 
     Raises:
-        TaskError: the terms name no auditor, the task has not ended or settled nothing, or something was erased.
+        TaskError: the terms name no auditor, the task has not ended or settled nothing, or its models were deleted.
     """
     if not row.terms.measured_by:
         raise TaskError(
@@ -191,18 +191,15 @@ def order_task(t: Transaction, row: TaskRow, folder: Path) -> tuple[TaskOrder, l
             f"task {row.id!r} is {row.state}, with {len(settled)} settled rounds; a task is measured again once it has "
             "ended: who knows its secrets before knows its shadows"
         )
-    for line in t.market.settlements(row.id):
-        if line.erased:
-            raise TaskError(
-                f"{line.participant_id!r} was forgotten; without what was erased task {row.id!r} cannot be measured "
-                "again"
-            )
     if t.ledger_store.find([deletion_id(row.id)]):
         raise TaskError(f"the models of task {row.id!r} were deleted, as its terms have promised")
     digests = {r.start_model for r in settled}
     digests |= {m.model_sha256 for r in settled for m in t.market.models(row.id, r.round)}
     evidence = EvidenceSection(**row.settings["evidence"])
-    return TaskOrder(row.terms, row.root, *evidence.counts(), row.settings["data"], folder), sorted(digests)
+    counts = evidence.counts()
+    return TaskOrder(row.terms, row.root, *counts, evidence.tricked, row.settings["data"], folder), sorted(
+        digests
+    )
 
 
 def record_remeasurement(t: Transaction, row: TaskRow, brought: BroughtRemeasurement) -> Entry:

@@ -682,7 +682,8 @@ def restore(
     _note(
         f"The ledger has {counted(manifest.ledger_size, 'entry')}, as of {_time(manifest.created)}. What was signed "
         "after this backup was taken is not in it: those who saw a later head will see a fork. A payout that was made "
-        "since is forgotten, and its credits are payable again: compare with your bank before the next one."
+        "since is forgotten, and its credits are payable again: compare with your bank before the next one. Who was "
+        "forgotten since is there again: `forget` them once more before you serve."
     )
     if carried is None:
         _note(
@@ -926,7 +927,7 @@ def audit_record_(
         if isinstance(brought, BroughtRemeasurement):
             body = operator.record_remeasurement(brought).body
             of = brought.statement
-            told = f"Task {of.task_id}, measured again by its auditor: {of.outcome} (statement {of.number})."
+            told = f"Task {of.task_id}, measured again by its auditor: {of.words} (statement {of.number})."
             _changed(operator, as_json, {**body}, told, told)
             return
         said, verdict = brought.statement, operator.record_audit(brought)

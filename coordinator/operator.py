@@ -423,6 +423,7 @@ class Operator:
             TaskError: the task cannot be measured again; see `coordinator.audits.order_task`.
             AuditFolderError, SourceError: the folder is there, or cannot be written.
         """
+        from coordinator.remeasuring import read_task
         from fedpeer.audit.export import export_json_lines
         from fedpeer.audit.sources import open_source  # gRPC takes its time
 
@@ -433,9 +434,10 @@ class Operator:
         self._log.sign_head()  # an export ends with a head over all that it has
         ordered, digests, openings = self._transact.look(read)
         blobs = self._blobs()
-        files = _kept(lambda: [(digest, blobs.fetch(digest)) for digest in digests])
         with ExitStack() as resources:
             source = open_source(self.folder.database_url(self.config), resources)
+            read_task(ordered, source.entries(), openings.by_id)  # that nothing that is needed was erased
+            files = _kept(lambda: [(digest, blobs.fetch(digest)) for digest in digests])
             ordered.write(files, openings.lines(), lambda path: export_json_lines(source, path))
         return ordered
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
+from math import ceil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -45,7 +46,8 @@ class LoggedRound:
     Attributes:
         start: digest of the model that it began from.
         sent: statements of models in time by participant, each with its place in the order of commitments.
-        evidence: the opened maps and limits; measurements, assessments: what is opened of verdicts, by participant.
+        evidence: the opened maps and limits; measurements, assessments: what is opened of verdicts of those who sent.
+        shadows, carried: how many the evidence rests on, and how many of earlier rounds; in clear.
         outcomes: in clear, of all who were selected.
         result, state: digests of the next model and of the server's state.
     """
@@ -54,6 +56,8 @@ class LoggedRound:
     start: bytes
     sent: dict[str, tuple[ModelStatement, int]] = field(default_factory=dict)
     evidence: Mapping[str, Any] = field(default_factory=dict)
+    shadows: int = 0
+    carried: int = 0
     measurements: dict[str, Any] = field(default_factory=dict)
     assessments: dict[str, Assessment] = field(default_factory=dict)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
@@ -66,7 +70,7 @@ class LoggedTask:
     """What they say of a task.
 
     Attributes:
-        claimed: degrees by participant; samples: of each model, by round and participant.
+        claimed: degrees of those who sent a model; samples: of each model, by round and participant.
         measured: the digest of its evidence (`mechanism.statements.measured_after`).
         statements: how many of an auditor it has already.
         ended: whether it has.
@@ -97,21 +101,39 @@ class Found:
 def read_task(
     order: TaskOrder, ledger: Iterable[bytes], openings: Mapping[str, Mapping[str, Any]]
 ) -> LoggedTask:
-    """The task of an order, from a ledger and openings that were verified before.
+    """The task of an order, from a ledger and openings that were verified before. Nothing is needed of who claimed and
+    sent no model, or of a round that was not settled.
 
     Raises:
-        TaskError: it has not ended, no round of it was settled, or something that is needed was erased.
+        TaskError: it has not ended, no round of it was settled, or an opening that is needed is not there.
     """
     terms, found = order.terms, LoggedTask()
     start, current = terms.initial_model, LoggedRound(0, terms.initial_model)
+    ids: dict[
+        str, str
+    ] = {}  # of claims, and of the current round's models and verdicts, by kind and participant
 
-    def opened(entry: Entry) -> Mapping[str, Any]:
-        if entry.id not in openings:
+    def opened(entry_id: str) -> Mapping[str, Any]:
+        if entry_id not in openings:
             raise TaskError(
-                f"what {entry.id} commits to is not among the openings; without it task {terms.task_id!r} cannot be "
-                "measured again"
+                f"what {entry_id} commits to is not among the openings: it was erased, or their file is not whole; "
+                f"without it task {terms.task_id!r} cannot be measured again"
             )
-        return openings[entry.id]
+        return openings[entry_id]
+
+    def settled(round_: LoggedRound) -> None:
+        for name in round_.sent:
+            if name not in found.claimed:
+                claim = ClaimOpening.from_record(opened(ids[f"claim/{name}"]))
+                found.claimed[name] = claim.degree
+            model = ModelOpening.from_record(opened(ids[f"model/{name}"]))
+            found.samples[round_.number, name] = model.samples
+            judged = opened(ids[f"verdict/{name}"])
+            round_.measurements[name] = judged["measurement"]
+            round_.assessments[name] = entries.assessment_from_record(judged["assessment"])
+        if round_.shadows:
+            round_.evidence = opened(entries.evidence_id(terms.task_id, round_.number))["model"]
+        found.rounds.append(round_)
 
     for data in ledger:
         entry = Entry.parse(data)
@@ -123,8 +145,7 @@ def read_task(
             found.measured = measured_after(found.measured, leaf_hash(data))
         match entry.kind:
             case "claim":
-                name = str(about["participant_id"])
-                found.claimed[name] = ClaimOpening.from_record(opened(entry)).degree
+                ids[f"claim/{about['participant_id']}"] = entry.id
             case "transition":
                 if body["state"] == State.TRAINING:
                     current = LoggedRound(int(body["round"]), start)
@@ -132,22 +153,17 @@ def read_task(
             case "model" if not body["late"]:
                 statement = ModelStatement.from_record(about)
                 current.sent[statement.participant_id] = statement, int(body["sequence"])
-                opening = ModelOpening.from_record(opened(entry))
-                found.samples[statement.round, statement.participant_id] = opening.samples
+                ids[f"model/{statement.participant_id}"] = entry.id
             case "evidence":
-                current.evidence = opened(entry)["model"]
+                current.shadows, current.carried = int(body["shadows"]), int(body["carried"])
             case "verdict":
                 outcome = entries.outcome_from_record(body["outcome"])
-                opening_ = opened(entry)
                 current.outcomes[outcome.participant_id] = outcome
-                if outcome.participant_id in current.sent:
-                    current.measurements[outcome.participant_id] = opening_["measurement"]
-                    assessed = entries.assessment_from_record(opening_["assessment"])
-                    current.assessments[outcome.participant_id] = assessed
+                ids[f"verdict/{outcome.participant_id}"] = entry.id
             case "aggregation":
                 current.result = start = bytes.fromhex(body["model_sha256"])
                 current.state = None if body["state_sha256"] is None else bytes.fromhex(body["state_sha256"])
-                found.rounds.append(current)
+                settled(current)
             case _ if entry.id == remeasurement_id(terms.task_id, found.statements + 1):
                 found.statements += 1
     if not found.ended or not found.rounds:
@@ -173,7 +189,7 @@ def task_row(order: TaskOrder, data: Mapping[str, Any] | None, folder: Path | No
         )
     settings = {
         "data": data,
-        "evidence": {"shadows": order.shadows, "later": order.later},
+        "evidence": {"shadows": order.shadows, "later": order.later, "tricked": order.tricked},
         "folder": None if folder is None else str(folder),
         "leaderboard": False,
     }
@@ -196,10 +212,11 @@ def measure_again(
         report: takes the round, how many shadows are trained, and of how many.
 
     Raises:
-        TaskError: other data than the terms commit to.
+        TaskError: other data than the terms commit to, or another number of shadows than the ledger says.
         AuditFolderError: a model that is not there, or is another.
         LearningError: data or a workload that are not to be had.
     """
+    check_shadows(order, logged)
     number = [0]
     scorer = make_scorer(row, report=lambda trained, of: report(number[0], trained, of))
     found = Found()
@@ -210,11 +227,36 @@ def measure_again(
                 number[0] = one.number
                 submissions = _submissions(order, logged, one)
                 again = scorer.score(_start(order, logged, place), submissions)
+                if one.shadows and (count := _shadows(again)) != one.shadows:
+                    raise _other_shadows(order, one, count)
                 _compare(found, row, one, again)
                 state = _merge(found, order, one, submissions, state, Path(scratch))
     finally:
         scorer.close()
     return found
+
+
+def check_shadows(order: TaskOrder, logged: LoggedTask) -> None:
+    """That each round's evidence can rest on as many shadows as are to be trained: the ledger counts those that did not
+    diverge, of which a round has nearly all (`fedpeer.evidence.measuring.LEAST_FINITE`)."""
+    from fedpeer.evidence.measuring import LEAST_FINITE
+    from fedpeer.evidence.planning import trainings
+
+    for place, one in enumerate(logged.rounds):
+        if not one.shadows:
+            continue
+        asked = order.later if place and one.carried else order.shadows
+        trained = trainings(asked, tricked=order.tricked, later=place > 0)
+        diverged = trained - ceil(LEAST_FINITE * trained)
+        if not asked - diverged <= one.shadows <= asked:
+            raise _other_shadows(order, one, asked)
+
+
+def _other_shadows(order: TaskOrder, one: LoggedRound, asked: int) -> TaskError:
+    return TaskError(
+        f"the ledger says that the evidence of round {one.number} rests on {one.shadows} shadow models; by "
+        f"{order.folder} it is {asked}; ask the operator for the folder again"
+    )
 
 
 def _submissions(order: TaskOrder, logged: LoggedTask, one: LoggedRound) -> list[Submission]:
@@ -229,6 +271,11 @@ def _submissions(order: TaskOrder, logged: LoggedTask, one: LoggedRound) -> list
         )
         for name, (statement, sequence) in sorted(one.sent.items())
     ]
+
+
+def _shadows(again: Scored) -> int:
+    record: Any = again.evidence
+    return int(record["model"]["shadows"])
 
 
 def _start(order: TaskOrder, logged: LoggedTask, place: int) -> RoundStart:

@@ -37,6 +37,10 @@ _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 
 _MILLION = 10**6
 
+#: The most that an auditor's statement may call a difference of another processor, millionths: well above what two
+#: processors have shown, and about a degree's own error. Beyond it "confirmed" would say nothing.
+MAX_TOLERANCE_MICRO = 50_000
+
 #: Bytes of a nonce; enough that it never repeats.
 NONCE_BYTES = 16
 
@@ -184,7 +188,8 @@ class RemeasurementStatement(Recorded):
         degree_micro, weight_micro, multiplier_micro: the largest differences of verified degree, weight and multiplier
             over all submissions, millionths.
         turned: submissions of which a test came out otherwise, or whether the claim is refuted, or the cluster.
-        tolerance_micro: up to which differences are those of another processor, millionths.
+        tolerance_micro: up to which differences are those of another processor, millionths; `MAX_TOLERANCE_MICRO` at
+            most.
         computed_on: the processor and the libraries (`fedpeer.learning.arithmetic`).
         remark: anything else.
     """
@@ -217,8 +222,9 @@ class RemeasurementStatement(Recorded):
         whole("submissions", self.submissions, 0)
         whole("identical", self.identical, 0, self.rounds)
         whole("merged", self.merged, 0, self.rounds)
-        for name in ("degree_micro", "weight_micro", "multiplier_micro", "tolerance_micro"):
+        for name in ("degree_micro", "weight_micro", "multiplier_micro"):
             whole(name, getattr(self, name), 0, _MILLION)
+        whole("tolerance_micro", self.tolerance_micro, 0, MAX_TOLERANCE_MICRO)
         whole("turned", self.turned, 0, self.submissions)
         if self.identical == self.rounds and (self.largest_micro or self.turned):
             raise FieldError("identical", self.identical, "fewer rounds, since something came out otherwise")
@@ -237,6 +243,15 @@ class RemeasurementStatement(Recorded):
         """ "confirmed": within the tolerance, no test turned, every next model the same; else "deviates"."""
         holds = self.largest_micro <= self.tolerance_micro and not self.turned and self.merged == self.rounds
         return CONFIRMED if holds else DEVIATES
+
+    @property
+    def words(self) -> str:
+        """The outcome with what it rests on."""
+        return (
+            f"{self.outcome}; of {self.rounds} rounds {self.identical} the same bit for bit, {self.merged} next models "
+            f"the same, at most {self.largest_micro / _MILLION:.6f} apart with a tolerance of "
+            f"{self.tolerance_micro / _MILLION:.6f}, {self.turned} of {self.submissions} submissions with a test turned"
+        )
 
 
 def measured_after(measured: bytes, leaf: bytes) -> bytes:

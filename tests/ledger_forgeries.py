@@ -23,7 +23,7 @@ from mechanism.canonical import canonical_bytes, canonical_digest
 from mechanism.evidence import EvidenceModel, Measurement, assess
 from mechanism.ledger import entries
 from mechanism.ledger.accounts import Post, Reserve, paid, payable, stake
-from mechanism.ledger.audit_entries import audit_end
+from mechanism.ledger.audit_entries import audit_end, remeasurement
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.note import SigningKey, VerificationKey
 from mechanism.lifecycle import State
@@ -31,6 +31,7 @@ from mechanism.peers import Meetings, round_seed
 from mechanism.price import Price
 from mechanism.server_step import FedAdam
 from mechanism.settlement import MICRO, Assessment
+from mechanism.statements import MAX_TOLERANCE_MICRO, RemeasurementStatement, sign_statement
 from mechanism.unmeasured import as_claimed, missing
 from tests import ledger_samples as samples
 from tests.ledger_histories import AUDIT, SALT, SHAPES, History, Log, Shape, played, started
@@ -2857,6 +2858,19 @@ def a_task_is_confirmed_that_is_not() -> Cases:
         history = played(MEASURED)
         history.measure(outcome=outcome, **changes)
         yield name, history.log.entries
+
+
+@forgery("tolerance_micro is")
+def a_task_is_confirmed_by_a_tolerance_that_lets_everything_pass() -> Cases:
+    for micro in (MAX_TOLERANCE_MICRO + 1, MICRO):
+        history = played(MEASURED)
+        history.measure(identical=1, degree_micro=MAX_TOLERANCE_MICRO, tolerance_micro=MAX_TOLERANCE_MICRO)
+        entry = history.log.entries.pop()
+        said = replace(RemeasurementStatement.from_record(entry.body["statement"]))
+        object.__setattr__(said, "tolerance_micro", micro)  # which no statement takes
+        signature = sign_statement(said, samples.private_key("auditor"))
+        history.log.write(remeasurement(said, signature, str(entry.body["at"])))
+        yield str(micro), history.log.entries
 
 
 @forgery("auditor", "rule that pays on evidence")

@@ -174,7 +174,8 @@ def verify(
 
     What the openings that are given do not cover is counted as unchecked.
 
-    Exit 0 where all of it holds, 1 where not, 3 where it holds and ends before the head of --from.
+    Exit 0 where all of it holds, 1 where not, 2 where a file that is named is missing or damaged, 3 where it holds and
+    ends before the head of --from.
     """
     try:
         with ledger.opened() as opened:
@@ -510,15 +511,24 @@ def _witness_key(state: Path, name: str) -> SigningKey:
 
 
 def _openings(paths: Sequence[Path]) -> Openings:
-    """Those of all files."""
+    """Those of all files. Raises NothingThereError where one is none, or they do not fit together: that says nothing of
+    the ledger."""
     found = []
     for path in paths:
         files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
         if not files:
             raise NothingThereError(f"{path} has no file of openings; expected names that end in .jsonl")
         for file in files:
-            found.append(read_openings(read_lines(file, MAX_OPENING_BYTES)))
-    return joined_openings(found)
+            try:
+                found.append(read_openings(read_lines(file, MAX_OPENING_BYTES)))
+            except NothingThereError:
+                raise
+            except LedgerError as error:
+                raise NothingThereError(f"{file} is no file of openings, or a damaged one: {error}") from None
+    try:
+        return joined_openings(found)
+    except LedgerError as error:
+        raise NothingThereError(f"--openings: {error}") from None
 
 
 def _verified(
@@ -549,6 +559,8 @@ def _print_report(report: Report) -> None:
         console.print(f"checked as {report.level}: {_seen(report)}", markup=False)
         if report.newer:
             console.print(shown(f"NEWER openings than this copy: {_newer(report)}"), markup=False)
+        if report.missing:
+            console.print(shown(f"MISSING of your own openings: {_missing(report)}"), markup=False)
         console.print(f"root {report.root}")
         console.print(
             shown(f"key  {report.key}")
@@ -572,6 +584,8 @@ def _print_report(report: Report) -> None:
             console.print(f"{report.unsigned} entries after the head are not signed yet")
         for name, state in report.open_tasks.items():
             console.print(shown(f"task {name} is open: {state or 'not yet open'}"), markup=False)
+        for name, said in report.remeasured.items():
+            console.print(shown(f"task {name} was measured again by its auditor: {said.words}"), markup=False)
         return
     console.print("NOT verified")
     for problem in report.problems:
@@ -579,6 +593,9 @@ def _print_report(report: Report) -> None:
     if report.holds:
         console.print(f"all before entry {report.holds} holds")
 
+
+#: Missing openings of a task that are named one by one.
+_NAMED = 5
 
 #: What stays unchecked where an entry's opening is not at hand, by the entry's kind.
 _UNSEEN = {
@@ -613,6 +630,18 @@ def _newer(report: Report) -> str:
     return (
         f"{', '.join(of)}. They were checked against nothing: verify a newer copy, which has their entries, or names "
         "those that no entry commits to once their task has ended"
+    )
+
+
+def _missing(report: Report) -> str:
+    """Which of one's own openings were not given, and what that means."""
+    of = []
+    for ids in report.missing.values():
+        more = f" and {len(ids) - _NAMED} more" if len(ids) > _NAMED else ""
+        of.append(f"{', '.join(ids[:_NAMED])}{more}")
+    return (
+        f"{'; '.join(of)}. What these entries commit to was not checked. `fedpeer participant openings TASK` fetches "
+        "them; what it does not bring is withheld, or was erased: a ledger does not tell which"
     )
 
 

@@ -38,7 +38,8 @@ class SourceError(LedgerError):
 
 
 class NothingThereError(SourceError):
-    """Nothing is where a command's arguments say: that is a mistake in the command, and says nothing of a ledger."""
+    """Nothing is where a command's arguments say, or something else than they promise beside the ledger: that is a
+    mistake in the command, and says nothing of a ledger."""
 
 
 def opened(path: Path, limit: int) -> IO[bytes]:

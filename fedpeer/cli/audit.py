@@ -39,10 +39,17 @@ from mechanism.ledger.entries import public_key_bytes
 from mechanism.ledger.errors import LedgerError
 from mechanism.sample_tree import sample_digests, samples_root
 from mechanism.settlement import MICRO
-from mechanism.statements import CONFIRMED, AuditStatement, RemeasurementStatement, sign_statement
+from mechanism.statements import (
+    CONFIRMED,
+    MAX_TOLERANCE_MICRO,
+    AuditStatement,
+    RemeasurementStatement,
+    sign_statement,
+)
 
 if TYPE_CHECKING:
     from fedpeer.learning.samples import Samples
+    from mechanism.ledger.openings import Openings
 
 app = typer.Typer(
     no_args_is_help=True, help="Audit: an auditor's key, re-training on site, measuring a task again."
@@ -187,7 +194,9 @@ def task(
     tolerance: Annotated[
         float,
         typer.Option(
-            min=0.0, max=1.0, help="Up to which degrees and weights may differ on another processor."
+            min=0.0,
+            max=MAX_TOLERANCE_MICRO / MICRO,
+            help="Up to which degrees, weights and multipliers may differ on another processor.",
         ),
     ] = 0.02,
     remark: Annotated[str, typer.Option(help="For the ledger, where everybody reads it.")] = "",
@@ -248,7 +257,7 @@ def task(
             "degrees": f"at most {found.degree_micro / MICRO:.6f} apart",
             "weights": f"at most {found.weight_micro / MICRO:.6f} apart",
             "multipliers": f"at most {found.multiplier_micro / MICRO:.6f} apart",
-            "outcome": statement.outcome,
+            "outcome": f"{statement.outcome}, with a tolerance of {tolerance:.6f}",
         }
         typer.echo("\n".join(f"{name:12} {value}" for name, value in figures.items()))
         typer.echo(
@@ -277,14 +286,13 @@ def _verified(
     """The entries and openings, once both are seen to hold."""
     from fedpeer.audit.sources import open_source
     from mechanism.ledger.note import VerificationKey
-    from mechanism.ledger.openings import read_openings
     from mechanism.ledger.verify import verify_ledger
 
     with ExitStack() as resources:
         try:
             trusted = VerificationKey.parse(log_key) if log_key else None
             source = open_source(ledger or str(order.ledger), resources)
-            openings = read_openings(order.openings.read_bytes().splitlines())
+            openings = _folder_openings(order)
             report = verify_ledger(source, trusted, openings=openings)
         except OSError as error:
             raise CommandError(
@@ -298,6 +306,17 @@ def _verified(
                 f"the ledger does not hold, so nothing is measured: {first.place}: {first.message}"
             )
         return list(source.entries()), openings.by_id
+
+
+def _folder_openings(order: TaskOrder) -> "Openings":
+    from mechanism.ledger.openings import read_openings
+
+    try:
+        return read_openings(order.openings.read_bytes().splitlines())
+    except LedgerError as error:
+        raise CommandError(
+            f"{order.openings} is damaged: {error}; ask the operator for the folder again"
+        ) from None
 
 
 def _data_section(order: TaskOrder, data: Path | None) -> dict[str, Any] | None:

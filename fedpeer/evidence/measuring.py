@@ -48,6 +48,9 @@ CHUNK = 8
 #: Shadows that train together on a device. How they are rounded hangs on how many they are, so it is one number.
 STACK = 32
 
+#: Part of a round's shadow models that must not diverge; with fewer its recipe is no good.
+LEAST_FINITE = 0.9
+
 #: Part of a participant in the mean below which the start hardly remembers its samples.
 LEAST_PART = 0.05
 
@@ -407,7 +410,7 @@ def fit_ensemble(
     """
     began = time.perf_counter() if began is None else began
     finite = [(plan, each) for plan, each in zip(plans, seen, strict=True) if each.finite]
-    if len(finite) < 0.9 * len(plans):
+    if len(finite) < LEAST_FINITE * len(plans):
         raise EvidenceError(
             f"{len(plans) - len(finite)} of {len(plans)} shadow models diverged under the task's recipe, as "
             "participants' models will; choose a smaller learning rate"

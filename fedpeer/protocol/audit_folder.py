@@ -159,7 +159,7 @@ class TaskOrder:
 
     Attributes:
         root: the task's secret, from which its seeds, its salt of D_c and the seed of its shadows are derived.
-        shadows, later: sound shadow models of the first round, and of each later one.
+        shadows, later: sound shadow models of the first round, and of each later one; tricked: tricked ones for each.
         data: the section [data] of the operator's task file, with the operator's paths; None: there is none.
         folder: where all of it lies.
     """
@@ -168,6 +168,7 @@ class TaskOrder:
     root: bytes
     shadows: int
     later: int
+    tricked: float
     data: Mapping[str, Any] | None
     folder: Path
 
@@ -205,7 +206,8 @@ class TaskOrder:
             "root": self.root.hex(),
             "shadows": self.shadows,
             "later": self.later,
-            "data": json.dumps(self.data),  # numbers with fractions are no canonical JSON
+            "tricked": json.dumps(self.tricked),  # numbers with fractions are no canonical JSON
+            "data": json.dumps(self.data),
         }
         try:
             self.folder.mkdir(parents=True, mode=0o700)
@@ -233,6 +235,7 @@ class TaskOrder:
                 bytes.fromhex(record["root"]),
                 int(record["shadows"]),
                 int(record["later"]),
+                float(record["tricked"]),
                 data,
                 folder,
             )

@@ -38,7 +38,7 @@ def subject_of(entry_id: str) -> tuple[str, int, str]:
     """Task, round and participant that an entry with an opening is about, by its id: 0 outside rounds, the empty name
     where it is about nobody alone."""
     task_id, *words = entry_id.split("/")
-    round_ = int(words[1]) if words[0] == "round" else 0
+    round_ = int(words[1]) if words[:1] == ["round"] and "".join(words[1:2]).isdecimal() else 0
     rest = words[2:] if round_ else words
     return task_id, round_, rest[1] if len(rest) > 1 else ""
 

@@ -21,6 +21,7 @@ from mechanism.ledger.openings import Openings
 from mechanism.ledger.replay import Counts, Replay, ReplayError, Taken
 from mechanism.ledger.tiles import TILE_WIDTH, GrowingTree, split_hashes, tiles_of
 from mechanism.ledger.tlog_proof import TlogProof
+from mechanism.statements import RemeasurementStatement
 
 #: As whom a ledger is verified without any openings.
 PUBLIC = "public"
@@ -120,9 +121,12 @@ class Report:
         newer: how many openings are of entries that it does not have and may have later, by task: of those that are
             open in it, and of those that it does not know. Nothing tells them from openings that no entry commits to
             before their task has ended.
+        missing: entries about the participant whose openings were given, without theirs, by task
+            (`mechanism.ledger.replay.Replay.missing`): it was not given them, or they were erased.
         counts: what was checked.
         balances: of every account, recomputed.
         open_tasks: tasks that have not ended, and their states.
+        remeasured: what auditors have said last of tasks that they measured again.
     """
 
     source: str
@@ -138,9 +142,11 @@ class Report:
     problems: list[Problem] = field(default_factory=list)
     level: str = PUBLIC
     newer: dict[str, int] = field(default_factory=dict)
+    missing: dict[str, list[str]] = field(default_factory=dict)
     counts: Counts = field(default_factory=Counts)
     balances: dict[str, Balance] = field(default_factory=dict)
     open_tasks: dict[str, str] = field(default_factory=dict)
+    remeasured: dict[str, RemeasurementStatement] = field(default_factory=dict)
 
     @property
     def verified(self) -> bool:
@@ -174,8 +180,12 @@ class Report:
             "checked": asdict(self.counts),
             "unchecked": dict(self.counts.unchecked),
             "newer": dict(self.newer),
+            "missing": {name: list(ids) for name, ids in self.missing.items()},
             "balances": {name: asdict(balance) for name, balance in self.balances.items()},
             "open_tasks": dict(self.open_tasks),
+            "remeasured": {
+                name: {**said.record(), "outcome": said.outcome} for name, said in self.remeasured.items()
+            },
         }
 
 
@@ -196,18 +206,22 @@ def verify_ledger(
             consistency alone.
         known: a head seen before, as a note, or a receipt, which has a head and an entry: the ledger must not
             contradict them. Where it ends before them, `Report.known` says so.
-        openings: what entries commit to, as far as the caller has it; each must be that of an entry.
+        openings: what entries commit to, as far as the caller has it; each must be that of an entry, and those of a
+            participant about it, or about nobody alone.
         check_statements: whether to check participants' signatures.
         progress: called with (entries done, entries in all) now and then.
     """
     report = Report(source.name)
-    replay = Replay(check_statements, None if openings is None else openings.by_id)
-    verification = _Verification(source, report, replay)
+    replay = Replay(check_statements)
     if openings is not None:
+        replay = Replay(check_statements, openings.by_id, openings.participant)
         report.level = openings.level
+    verification = _Verification(source, report, replay)
     try:
         verification.open_heads(key, known)
         verification.read_entries(progress)
+        if openings is not None:
+            verification.compare_reader(openings)
         verification.compare_tables()
     except _Stop:
         pass
@@ -382,6 +396,20 @@ class _Verification:
                 self._problem(f"opening of {name}", "the ledger has no entry that commits to it")
             self._report.newer = newer
 
+    def compare_reader(self, openings: Openings) -> None:
+        """That the openings can be those of whom they say they are."""
+        if self._replay is None:
+            return
+        name, committing = openings.participant, sum(self._counts.commitments.values())
+        if name is not None and not self._replay.knows(name):
+            self._problem(
+                "openings", f"they are said to be those of {name}, who never enrolled in this ledger"
+            )
+        if name is None and not openings.by_id and committing:
+            message = f"they are said to be all, and there are none; {committing} entries commit to one"
+            self._problem("openings", message)
+        self._report.missing = self._replay.missing()
+
     def _take(self, chunk: list[bytes]) -> None:
         first = self._tree.size
         leaves = [leaf_hash(item) for item in chunk]
@@ -550,6 +578,7 @@ class _Verification:
         report.counts = self._counts
         report.balances = {name: self._book.balance(name) for name in self._book.accounts()}
         report.open_tasks = self._replayed.open_tasks()
+        report.remeasured = self._replayed.remeasured()
 
     def _problem(self, place: str, message: str, index: int | None = None) -> None:
         self._report.problems.append(Problem(place, message, index))

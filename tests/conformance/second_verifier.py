@@ -28,6 +28,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
 MICRO = 1_000_000
+MAX_TOLERANCE_MICRO = 50_000
 MAX_INTEGER = 2**53 - 1
 MAX_NUMBER_CHARACTERS = 128
 MAX_LABELS, MAX_TENSORS = 2_000, 20_000
@@ -1629,8 +1630,10 @@ FOLLOWS = {
 class Replay:
     """Reads entries one after the other. What stands together is read together."""
 
-    def __init__(self, entries: Sequence[bytes], openings: Mapping[str, Record]) -> None:
-        self.data = entries
+    def __init__(
+        self, entries: Sequence[bytes], openings: Mapping[str, Record], reader: str | None = None
+    ) -> None:
+        self.data, self.reader = entries, reader
         self.openings = dict(openings)
         self.opened = self.unchecked = 0
         self.at = 0
@@ -1707,6 +1710,8 @@ class Replay:
         if found is None:
             self.unchecked += 1
             return None
+        whose = re.sub(r"^[^/]*/(round/[^/]*/)?", "", entry.id).split("/")[1:2]
+        require(self.reader is None or whose in ([], [self.reader]), "an opening of somebody else")
         require(
             sha256(canonical(found)) == commitment, "the opening is not the one that the entry commits to"
         )
@@ -2612,7 +2617,8 @@ class Replay:
         require(max(said["identical"], said["merged"]) <= known.rounds, "more rounds than there are")
         require(said["turned"] <= known.submissions, "more models than there are")
         differences = [said[key] for key in ("degree_micro", "weight_micro", "multiplier_micro")]
-        require(max(*differences, said["tolerance_micro"]) <= MICRO, "a difference of more than everything")
+        require(max(differences) <= MICRO, "a difference of more than everything")
+        require(said["tolerance_micro"] <= MAX_TOLERANCE_MICRO, "a tolerance that lets everything pass")
         require(
             said["identical"] < known.rounds or not (any(differences) or said["turned"]),
             "the same, and otherwise",
@@ -2917,8 +2923,8 @@ def _apart(assessment: Record) -> Record:
     return {**assessment, "cluster": None, "holders_micro": MICRO, "verdicts": verdicts}
 
 
-def read_openings(path: Path) -> tuple[str, dict[str, Record]]:
-    """As whom a file of openings lets one verify, and the openings by the ids of their entries."""
+def read_openings(path: Path) -> tuple[str | None, dict[str, Record]]:
+    """Whose a file of openings is, None where it is meant to hold all, and the openings by the ids of their entries."""
     head, *lines = [parsed(line) for line in path.read_bytes().splitlines()]
     shaped(head, "format participant", "the head of the openings")
     require(head["format"] == "fedpeer-openings/1", "another format of openings")
@@ -2927,7 +2933,8 @@ def read_openings(path: Path) -> tuple[str, dict[str, Record]]:
         id_ = text(shaped(line, "id opening", "an opening")["id"], "id")
         require(id_ not in found and isinstance(line["opening"], dict), f"a second opening of {id_}, or none")
         found[id_] = line["opening"]
-    return "auditor" if head["participant"] is None else f"participant {head['participant']}", found
+    reader = head["participant"]
+    return None if reader is None else text(reader, "participant"), found
 
 
 def joined(pieces: Sequence[str], digest: str) -> Any:
@@ -2941,21 +2948,28 @@ def joined(pieces: Sequence[str], digest: str) -> Any:
 
 def verify(path: Path, key: str | None = None, openings: Path | None = None) -> Result:
     """Verifies an export; `key` is one that the log has or had."""
-    result, opened = Result(), dict[str, Record]()
+    result, opened, reader = Result(), dict[str, Record](), None
     try:
         export = read(path)
         vkey(export.key)
         if openings is not None:
-            result.level, opened = read_openings(openings)
+            reader, opened = read_openings(openings)
+            result.level = "auditor" if reader is None else f"participant {reader}"
     except (Refused, OSError, ValueError) as error:
         result.problems.append((None, f"unreadable: {error}"))
         return result
-    replay = Replay(export.entries, opened)
+    replay = Replay(export.entries, opened, reader)
     try:
         replay.run()
         for id_ in replay.openings:
             if id_.partition("/")[0] in replay.tasks and replay.tasks[id_.partition("/")[0]] is None:
                 result.problems.append((None, f"no entry commits to the opening of {id_}"))
+        if reader is not None and reader not in replay.owners.values():
+            result.problems.append(
+                (None, f"the openings are said to be those of {reader}, who never enrolled")
+            )
+        if openings is not None and reader is None and not opened and replay.unchecked:
+            result.problems.append((None, "the openings are said to be all, and there are none"))
     except Wrong as error:
         result.problems.append((error.index, str(error)))
     result.opened, result.unchecked = replay.opened, replay.unchecked

@@ -26,7 +26,7 @@ from mechanism.degree_map import regressor_count
 from mechanism.evidence import ARITHMETIC, EvidenceModel, Measurement, assess
 from mechanism.ledger import entries
 from mechanism.ledger.entry import Entry
-from mechanism.ledger.openings import read_openings
+from mechanism.ledger.openings import Openings, read_openings
 from mechanism.ledger.replay import Replay, ReplayError
 from mechanism.ledger.verify import Report, verify_ledger
 from mechanism.lifecycle import State
@@ -158,6 +158,26 @@ def test_both_read_a_run_in_parts_and_in_no_other_order(
         report, result = first(path), second(path)
         assert not report.verified
         assert bad(report) == result.problems[0][0]
+
+
+def test_both_refuse_openings_of_somebody_else_than_they_say(tmp_path: Path) -> None:
+    source = MemorySource(played(Shape(pseudonyms=True)).log.entries)
+    path = exported(source, tmp_path / "l.jsonl")
+    entry_of: dict[str, int | None] = {}
+    for name, openings in (
+        ("another's", Openings("p002", own(source.openings, "p001").by_id)),
+        ("all", Openings("p001", source.openings.by_id)),
+        ("nobody's", Openings("nobody")),
+        ("none", Openings(None)),
+    ):
+        given(path, name).write_bytes(b"".join(line + b"\n" for line in openings.lines()))
+        report, result = first(path, openings=given(path, name)), second(path, openings=given(path, name))
+        assert not report.verified
+        assert result.problems
+        assert bad(report) == result.problems[0][0]
+        entry_of[name] = bad(report)
+    assert entry_of["nobody's"] is entry_of["none"] is None
+    assert None not in (entry_of["another's"], entry_of["all"])
 
 
 @pytest.mark.parametrize("forged", FORGERIES, ids=lambda one: one.name)

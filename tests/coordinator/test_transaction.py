@@ -370,7 +370,7 @@ def task_row(history: History) -> TaskRow:
         id=history.id,
         terms=history.terms,
         root=_ROOT,
-        settings={},
+        settings={"evidence": {"shadows": 100, "later": 50}, "data": None},
         state=State.OPEN,
         round=0,
         deadline=None,

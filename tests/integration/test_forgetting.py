@@ -15,19 +15,23 @@ import pytest
 from typer.testing import CliRunner
 
 import coordinator.cli as operator_cli
+from coordinator import audits
 from coordinator.clock import ManualClock
 from coordinator.errors import TaskError
 from coordinator.folder import StateFolder
 from coordinator.operator import Operator
+from coordinator.remeasuring import read_task
 from coordinator.storage.store import MarketStore
 from fedpeer.audit.export import export_json_lines
 from fedpeer.audit.sources import open_source
 from fedpeer.audit.sql.database import Database
 from fedpeer.console import records
 from fedpeer.console.reading import Reader
+from fedpeer.protocol.audit_folder import TaskOrder
 from fedpeer.v1 import market_pb2
-from mechanism.ledger.openings import subject_of
+from mechanism.ledger.openings import read_openings, subject_of
 from mechanism.ledger.verify import verify_ledger
+from mechanism.lifecycle import State
 from tests import ledger_samples as samples
 from tests.backends import DURABLE, scratch_url
 from tests.conformance import second_verifier
@@ -43,6 +47,7 @@ from tests.integration.market import (
     running,
     task_config,
 )
+from tests.ledger_histories import Shape
 
 PEOPLE = ("p000", "p001", "p002", "p003")
 
@@ -222,6 +227,43 @@ async def test_what_is_erased_is_served_no_more(tmp_path: Path) -> None:
         asked = await again.market.GetSettlement(market_pb2.GetSettlementRequest(task_id="task", round=1))
         assert (asked.opening, asked.paid_micro) == (b"", told.paid_micro)
         await close(members)
+
+
+def test_an_auditor_needs_nothing_of_who_was_not_selected_and_all_of_who_sent(tmp_path: Path) -> None:
+    folder = make_folder(
+        tmp_path / "state", f'{CONFIG}[storage]\ndatabase = "sqlite:///{tmp_path}/made.db"\n'
+    )
+    service = Service(f"sqlite:///{tmp_path}/made.db")
+    task = Mirrored(service, Shape(people=5, auditor=True))
+    task.open()
+    task.enter(State.EFFORT)
+    for name in task.people:
+        task.claim(name)
+    task.select(task.people[:4])
+    task.rounds(1, 2)
+    task.end()
+    with closing(Operator(folder)) as operator:
+        for name in ("p004", "p000"):
+            revoke(operator, name)
+        operator.forget("p004")
+        digests = operator._transact.look(
+            lambda t: audits.order_task(t, service.row(), tmp_path / "given")[1]
+        )
+        for digest in digests:  # on paper there are no files
+            path = operator._blobs().path(digest)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(digest)
+        given = operator.order_task_audit("task", tmp_path / "given")
+        opened = read_openings(given.openings.read_bytes().splitlines()).by_id
+        assert "task/claim/p004/claim-p004" not in opened
+        with ExitStack() as resources:
+            source = open_source(str(given.ledger), resources)
+            assert len(read_task(TaskOrder.read(given.folder), source.entries(), opened).claimed) == 4
+        operator.forget("p000")
+        with pytest.raises(TaskError, match="what task/claim/p000/claim-p000 commits to is not among the"):
+            operator.order_task_audit("task", tmp_path / "refused")
+        assert not (tmp_path / "refused").exists()
+    service.close()
 
 
 def forget_all(path: Path, acknowledge: int) -> None:

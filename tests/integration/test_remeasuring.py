@@ -98,6 +98,9 @@ def test_what_was_measured_honestly_is_confirmed_and_what_was_not_deviates(
         assert said["outcome"] == "confirmed"
         assert (said["rounds"], said["submissions"]) == (2, 6)
         assert (said["identical"], said["merged"], said["turned"], said["degree_micro"]) == (2, 2, 0, 0)
+        refused = audited(given, tmp_path / "refused", key, "--data", here, "--tolerance", 1)
+        assert refused.exit_code == 2
+        assert "0.05" in refused.output
         brought = read_brought(tmp_path / "brought")
         assert isinstance(brought, BroughtRemeasurement)
         first = coordinator.operator(lambda o: o.record_remeasurement(brought))
@@ -126,6 +129,12 @@ def test_what_was_measured_honestly_is_confirmed_and_what_was_not_deviates(
         (given / "task.json").write_bytes(kept.replace(root, root[::-1]))
         refused = audited(given, tmp_path / "refused", key, "--data", here)
         assert "is not the one that the terms" in str(refused.exception)
+        for count, other in ((b'"shadows":14', b'"shadows":13'), (b'"later":12', b'"later":20')):
+            assert kept.count(count) == 1
+            (given / "task.json").write_bytes(kept.replace(count, other))
+            refused = audited(given, tmp_path / "refused", key, "--data", here)
+            assert "rests on" in str(refused.exception)
+            assert "ask the operator for the folder again" in str(refused.exception)
         (given / "task.json").write_bytes(kept)
         [model, *_] = (given / "models").iterdir()
         model.write_bytes(b"another")
@@ -174,5 +183,5 @@ def test_what_was_measured_honestly_is_confirmed_and_what_was_not_deviates(
         # Without what was erased nobody can.
         coordinator.operator(lambda o: o.revoke("cyd", "it wants to be forgotten"))
         coordinator.operator(lambda o: o.forget("cyd"))
-        with pytest.raises(TaskError, match="'cyd' was forgotten"):
+        with pytest.raises(TaskError, match=r"what dishonest/claim/cyd.* commits to is not among"):
             coordinator.operator(lambda o: o.order_task_audit("dishonest", tmp_path / "none"))

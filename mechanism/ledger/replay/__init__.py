@@ -67,10 +67,12 @@ from mechanism.ledger import entries as events
 from mechanism.ledger.accounts import Book, Transfer
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import LedgerError
+from mechanism.ledger.openings import subject_of
 from mechanism.ledger.replay import audits, keys, money, payouts, rounds, statements, states
 from mechanism.ledger.replay.comparing import Wrong, difference
 from mechanism.ledger.replay.forms import check_body
 from mechanism.ledger.replay.world import Counts, World
+from mechanism.statements import RemeasurementStatement
 
 __all__ = ["Counts", "Replay", "ReplayError", "Taken"]
 
@@ -138,12 +140,16 @@ class Replay:
     Args:
         check_statements: whether to check the participants' signatures, which takes much of the time.
         openings: those that are at hand, by entry id.
+        reader: the participant whose they are; None: they are meant to be all.
     """
 
     def __init__(
-        self, check_statements: bool = True, openings: Mapping[str, Mapping[str, Any]] | None = None
+        self,
+        check_statements: bool = True,
+        openings: Mapping[str, Mapping[str, Any]] | None = None,
+        reader: str | None = None,
     ) -> None:
-        self._world = World(check_statements, dict(openings or {}))
+        self._world = World(check_statements, dict(openings or {}), reader)
 
     @property
     def book(self) -> Book:
@@ -184,6 +190,30 @@ class Replay:
     def open_tasks(self) -> dict[str, str]:
         """Tasks that have not ended, and their states."""
         return {name: str(task.state or "") for name, task in sorted(self._world.tasks.items())}
+
+    def knows(self, participant_id: str) -> bool:
+        """Whether a participant of that name ever enrolled."""
+        return participant_id in self._world.owners.values()
+
+    def missing(self) -> dict[str, list[str]]:
+        """The entries about the reader whose openings were not given, by task; with them those about nobody alone, of
+        tasks in which it has some, once they have ended."""
+        found = {}
+        for task_id, own in self._world.own.items():
+            took_part = any(subject_of(entry_id)[2] for entry_id in own)
+            shown = task_id in self._world.ended
+            left = [
+                entry_id
+                for entry_id, given in own.items()
+                if not given and (shown or subject_of(entry_id)[2])
+            ]
+            if took_part and left:
+                found[task_id] = left
+        return found
+
+    def remeasured(self) -> dict[str, RemeasurementStatement]:
+        """What auditors have said last of tasks that they measured again."""
+        return dict(self._world.remeasured)
 
     def unmet(self) -> tuple[list[str], dict[str, int]]:
         """Entries that openings were given for and that were not fed: ids of those that cannot come any more, since

@@ -195,6 +195,7 @@ def remeasurement(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
         raise Wrong("the statement is not signed by the auditor whom the terms name")
     world.counts.statements += 1
     measured.statements, measured.at = statement.number, moment(at)
+    world.remeasured[name] = statement
 
 
 def _unmeasurable(world: World, name: str) -> str:

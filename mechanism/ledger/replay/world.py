@@ -18,13 +18,13 @@ from mechanism.ledger.accounts import Book
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.key_history import NO_KEYS
 from mechanism.ledger.merkle import leaf_hash
-from mechanism.ledger.openings import KINDS
+from mechanism.ledger.openings import KINDS, subject_of
 from mechanism.ledger.replay.comparing import Wrong, same
 from mechanism.lifecycle import State
 from mechanism.peers import Meetings
 from mechanism.price import Price
 from mechanism.settlement import Assessment, Outcome
-from mechanism.statements import measured_after
+from mechanism.statements import RemeasurementStatement, measured_after
 from mechanism.terms import Terms
 
 #: A time, in the one form that it has.
@@ -329,10 +329,13 @@ class World:
     Attributes:
         check_signatures: whether the signatures of statements are checked.
         openings: those that are at hand, by entry id; the ones that are met are taken out.
+        reader: the participant whose they are; None: they are meant to be all. own: the ids of entries with an opening
+            that are about it, or about nobody alone, by task, each with whether its opening is at hand.
         tasks: those that have not ended; ended: the names of the others.
         retained: of ended tasks that promise to delete what was submitted, and have not, from when on they may; seconds
             since the epoch.
-        measured: of ended tasks that an auditor may measure again.
+        measured: of ended tasks that an auditor may measure again; remeasured: what it has said last of those that it
+            has.
         pseudonyms: names that take part in one task alone, with that task.
         pieces: parts of terms that are not whole yet; they are published in one transaction.
         transaction: the one that is not complete.
@@ -350,12 +353,15 @@ class World:
 
     check_signatures: bool = True
     openings: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    reader: str | None = None
+    own: dict[str, dict[str, bool]] = field(default_factory=dict)
     book: Book = field(default_factory=Book)
     counts: Counts = field(default_factory=Counts)
     tasks: dict[str, Task] = field(default_factory=dict)
     ended: set[str] = field(default_factory=set)
     retained: dict[str, int] = field(default_factory=dict)
     measured: dict[str, Measured] = field(default_factory=dict)
+    remeasured: dict[str, RemeasurementStatement] = field(default_factory=dict)
     pseudonyms: dict[str, str] = field(default_factory=dict)
     pieces: list[Entry] = field(default_factory=list)
     transaction: Transaction | None = None
@@ -415,6 +421,14 @@ class World:
         hand."""
         self.counts.commitments[entry.kind] += 1
         opening = self.openings.pop(entry.id, None)
+        if self.reader is not None:
+            task_id, _, whose = subject_of(entry.id)
+            if whose in (self.reader, ""):
+                self.own.setdefault(task_id, {})[entry.id] = opening is not None
+            elif opening is not None:
+                raise Wrong(
+                    f"its opening is about {whose}; the openings are said to be those of {self.reader}"
+                )
         if opening is None:
             return None
         if canonical_digest(opening) != commitment:

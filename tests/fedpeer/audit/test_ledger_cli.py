@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from typer.testing import CliRunner, Result
 from coordinator.services.ledger_servicer import LedgerServicer
 from coordinator.storage.schema import migrate
 from fedpeer.audit.cli import app
+from fedpeer.audit.export import export_json_lines
 from fedpeer.audit.input_files import NothingThereError
 from fedpeer.audit.sources import open_source
 from fedpeer.audit.sql.database import Database
@@ -37,7 +39,8 @@ from mechanism.ledger.openings import Openings
 from mechanism.ledger.verify import verify_ledger
 from tests import ledger_samples as samples
 from tests.backends import scratch_url
-from tests.memory_source import KEY, own
+from tests.ledger_histories import SHAPES, played
+from tests.memory_source import KEY, MemorySource, own
 
 VKEY = str(KEY.verification_key)
 STEPS = list(samples.transactions(samples.terms(rounds=2, capacity=4), samples.names(4), {2: "p001"}))
@@ -116,8 +119,20 @@ def test_each_level_says_what_it_saw_and_what_it_did_not(folder: Path, tmp_path:
     assert done.exit_code == 0, done.output
     assert "NEWER openings than this copy: 1 of task other (not in this copy)." in done.output
     done = call("verify", folder / "l.jsonl", "--openings", tmp_path)
-    assert done.exit_code == 1
-    assert "the openings are of all, p002" in done.output
+    assert "the openings are of all, p002" in mistake(done)
+
+
+def test_what_an_auditor_says_of_a_task_is_shown_with_its_tolerance(tmp_path: Path) -> None:
+    history = played(SHAPES["measured again"])
+    history.measure(identical=1, degree_micro=7_000)
+    export_json_lines(MemorySource(history.log.entries), tmp_path / "l.jsonl")
+    done = call("verify", tmp_path / "l.jsonl")
+    assert (
+        "task task was measured again by its auditor: confirmed; of 2 rounds 1 the same bit for bit, 2 next models "
+        "the same, at most 0.007000 apart with a tolerance of 0.010000, 0 of 8 submissions with a test turned"
+    ) in done.output
+    said = json.loads(call("verify", tmp_path / "l.jsonl", "--json").output)["remeasured"]["task"]
+    assert (said["outcome"], said["tolerance_micro"], said["number"]) == ("confirmed", 10_000, 2)
 
 
 def test_an_opening_that_is_not_the_committed_one_is_named(folder: Path, tmp_path: Path) -> None:
@@ -136,7 +151,46 @@ def test_an_opening_that_is_not_the_committed_one_is_named(folder: Path, tmp_pat
     stranger = "task/round/3/verdict/p002"
     assert f"opening of {stranger}: the ledger has no entry" in verified({**kept, stranger: kept[name]})
     path.write_bytes(path.read_bytes() * 2)
-    assert "of the openings has other keys" in call("verify", folder / "l.jsonl", "--openings", path).output
+    done = call("verify", folder / "l.jsonl", "--openings", path)
+    assert f"{path} is no file of openings, or a damaged one: line 25 of the openings has other" in mistake(
+        done
+    )
+
+
+def test_openings_are_those_of_whom_they_say(folder: Path, tmp_path: Path) -> None:
+    kept, path = samples.openings_of(entry for step in STEPS for entry in step), tmp_path / "openings.jsonl"
+    everything = Openings(None, kept)
+
+    def verified(whose: str | None, openings: Openings) -> Result:
+        lines = replace(openings, participant=whose).lines()
+        path.write_bytes(b"".join(line + b"\n" for line in lines))
+        return call("verify", folder / "l.jsonl", "--openings", path)
+
+    assert verified("p002", own(everything, "p002")).exit_code == 0
+    done = verified("p001", own(everything, "p002"))
+    assert done.exit_code == 1
+    assert "its opening is about p002; the openings are said to be those of p001" in done.output
+    nobody = "openings: they are said to be those of nobody, who never enrolled in this ledger"
+    assert sentence(verified("nobody", Openings())) == nobody
+    done = sentence(verified(None, Openings()))
+    assert done == "openings: they are said to be all, and there are none; 22 entries commit to one"
+
+
+def test_openings_of_ones_own_that_are_missing_are_named(folder: Path, tmp_path: Path) -> None:
+    kept = samples.openings_of(entry for step in STEPS for entry in step)
+    mine, path = own(Openings(None, kept), "p002"), tmp_path / "openings.jsonl"
+    for ids, words in (
+        ([], None),
+        (["task/round/2/verdict/p002"], "MISSING of your own openings: task/round/2/verdict/p002. What"),
+        (list(mine.by_id), " and 2 more. What"),
+    ):
+        left = replace(mine, by_id={name: opening for name, opening in mine.by_id.items() if name not in ids})
+        path.write_bytes(b"".join(line + b"\n" for line in left.lines()))
+        done = call("verify", folder / "l.jsonl", "--openings", path)
+        assert done.exit_code == 0
+        assert words in done.output if words else "MISSING" not in done.output
+        found = json.loads(call("verify", folder / "l.jsonl", "--openings", path, "--json").output)["missing"]
+        assert found == ({"task": ids} if ids else {})
 
 
 def test_a_folder_that_holds_the_ledger_beside_other_things_verifies(folder: Path, tmp_path: Path) -> None:
