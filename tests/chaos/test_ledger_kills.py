@@ -1,10 +1,8 @@
 """A process that settles tasks is killed with SIGKILL at random moments; what it acknowledged must stand."""
 
 import hashlib
-import multiprocessing
 import os
 import random
-import signal
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -23,6 +21,7 @@ from mechanism.ledger.note import Checkpoint
 from mechanism.ledger.verify import verify_ledger
 from tests import ledger_samples as samples
 from tests.backends import DURABLE, scratch_url
+from tests.killing import heard
 from tests.memory_source import KEY
 
 PEOPLE = samples.names(3)
@@ -39,7 +38,7 @@ def steps(task: int) -> list[list[Entry]]:
     return made if task == 0 else [made[0][len(PEOPLE) :], *made[1:]]
 
 
-def settle(url: str, acknowledge: int, tasks: int | None) -> None:
+def settle(url: str, tasks: int | None, acknowledge: int) -> None:
     """The process: goes on where the ledger ends, and acknowledges what is durable through a pipe.
 
     Without a number of tasks it settles for ever, so that a kill always finds it at work.
@@ -135,22 +134,11 @@ def run(
     url: str, witness: Witness, *, tasks: int | None = None, kill: tuple[int, float] | None = None
 ) -> None:
     """One process: left to settle the first tasks, or killed so many acknowledgements and seconds after its start."""
-    receive, send = os.pipe()
-    process = multiprocessing.get_context("fork").Process(target=settle, args=(url, send, tasks))
-    process.start()
-    os.close(send)
-    heard = b""
-    if kill is not None:
-        while heard.count(b"head ") < kill[0] and (more := os.read(receive, 65536)):
-            heard += more
-        process.join(kill[1])
-        os.kill(process.pid or 0, signal.SIGKILL)
-    while more := os.read(receive, 65536):
-        heard += more
-    os.close(receive)
-    process.join()
-    assert process.exitcode == (0 if kill is None else -signal.SIGKILL)
-    witness.hear(heard)
+    if kill is None:
+        witness.hear(heard(settle, url, tasks, until=None))
+        return
+    least, seconds = kill
+    witness.hear(heard(settle, url, tasks, until=lambda said: said.count(b"head ") >= least, seconds=seconds))
 
 
 def begun(url: str) -> int:

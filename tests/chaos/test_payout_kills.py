@@ -5,10 +5,8 @@ records what came back. A bank on paper pays each message id that it is given on
 """
 
 import hashlib
-import multiprocessing
 import os
 import random
-import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,10 +25,11 @@ from tests.backends import DURABLE, scratch_url
 from tests.coordinator.test_payouts import IBANS, SHAPE
 from tests.coordinator.test_transaction import Mirrored, Service
 from tests.integration.market import CONFIG, make_folder, verified
+from tests.killing import heard
 
 #: A process is killed after up to so many acknowledgements, and up to so many seconds after the last of them: about
 #: what an act takes.
-MOST_ACKNOWLEDGED = 6
+MOST_ACKNOWLEDGED = 12
 LIFE_S = 0.05
 
 
@@ -124,21 +123,7 @@ def folder(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StateFold
 
 def killed(folder: StateFolder, bank: Bank, after: int, seconds: float) -> None:
     """One process, killed so many acknowledgements and seconds after its start."""
-    receive, send = os.pipe()
-    process = multiprocessing.get_context("fork").Process(target=pay, args=(folder.path, send))
-    process.start()
-    os.close(send)
-    heard = b""
-    while heard.count(b"\n") < after and (more := os.read(receive, 65536)):
-        heard += more
-    process.join(seconds)
-    os.kill(process.pid or 0, signal.SIGKILL)
-    while more := os.read(receive, 65536):
-        heard += more
-    os.close(receive)
-    process.join()
-    assert process.exitcode == -signal.SIGKILL
-    bank.hear(heard)
+    bank.hear(heard(pay, folder.path, until=lambda said: said.count(b"\n") >= after, seconds=seconds))
 
 
 def kill_many_times(folder: StateFolder, kills: int, seed: int) -> None:

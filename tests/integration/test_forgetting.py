@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import multiprocessing
 import os
 import random
 import signal
@@ -47,6 +46,7 @@ from tests.integration.market import (
     running,
     task_config,
 )
+from tests.killing import heard
 from tests.ledger_histories import Shape
 
 PEOPLE = ("p000", "p001", "p002", "p003")
@@ -305,21 +305,14 @@ def half_forgotten(folder: StateFolder) -> set[str]:
 def test_a_kill_leaves_everyone_whole_or_forgotten(folder: StateFolder) -> None:
     chance, acknowledged = random.Random(os.getpid()), set[str]()
     for kill in range(9):
-        receive, send = os.pipe()
-        process = multiprocessing.get_context("fork").Process(target=forget_all, args=(folder.path, send))
-        process.start()
-        os.close(send)
-        heard = b""
         # Each time a little further, so that all have their turn.
-        while heard.count(b"\n") < kill // 2 and (more := os.read(receive, 4096)):
-            heard += more
-        process.join(chance.uniform(0, 0.03))
-        os.kill(process.pid or 0, signal.SIGKILL)
-        while more := os.read(receive, 4096):
-            heard += more
-        os.close(receive)
-        process.join()
-        acknowledged |= {line.decode() for line in heard.splitlines() if line.decode() in PEOPLE}
+        said = heard(
+            forget_all,
+            folder.path,
+            until=lambda said, least=kill // 2: said.count(b"\n") >= least,
+            seconds=chance.uniform(0, 0.03),
+        )
+        acknowledged |= {line.decode() for line in said.splitlines() if line.decode() in PEOPLE}
         assert acknowledged <= half_forgotten(folder), "what was acknowledged is not done"
     with closing(Operator(folder)) as operator:
         for name in PEOPLE:
