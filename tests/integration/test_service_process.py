@@ -354,6 +354,8 @@ def test_an_invitation_can_be_replaced_and_withdrawn(idle: Path) -> None:
         "revoked": False,
         "withdrawn": True,
         "service": "not served",
+        "pseudonyms": [],
+        "standing": [],
     }
     again = fedpeer("revoke", "eve", "--state", str(state))
     assert (again.returncode, "no invitation" in again.stderr) == (2, True)
