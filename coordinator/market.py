@@ -131,8 +131,10 @@ class Market:
 
     def add(self, live: LiveTask) -> None:
         """Holds a task from here on, at its place by age: processes hear of two in either order."""
-        held = [*self._tasks.values(), live]
-        self._tasks = {each.row.id: each for each in sorted(held, key=_age)}
+        last = next(reversed(self._tasks.values()), live)
+        self._tasks[live.row.id] = live
+        if _age(live) < _age(last):
+            self._tasks = {each.row.id: each for each in sorted(self._tasks.values(), key=_age)}
 
     def person_changed(self, participant_id: str | None = None) -> None:
         """What is kept in memory of a participant is read again: it may have been forgotten. None: of everybody."""

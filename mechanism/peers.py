@@ -41,7 +41,6 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import repeat
 from struct import Struct
 
 from mechanism.canonical import canonical_bytes
@@ -176,14 +175,18 @@ class Draw:
         Returns:
             the peers in id order; empty when there is no candidate.
         """
-        others = frozenset(candidates) - {participant_id}
-        if len(others) <= count:
-            return tuple(sorted(others))
-        times = sorted(map(met.get, others, repeat(0)))
-        least, most = times[0], times[count - 1]  # how often those that are drawn were met
-        found = [name for name in others if met.get(name, 0) < most] if least < most else []
+        others = len(candidates) - (participant_id in candidates)
+        if others <= count:
+            return tuple(sorted(name for name in candidates if name != participant_id))
+        # How often those that are drawn were met, from those met alone: of many candidates few are.
+        times = sorted(n for name, n in met.items() if name in candidates and name != participant_id)
+        unmet = others - len(times)
+        least, most = (0 if place < unmet else times[place - unmet] for place in (0, count - 1))
+        found = []
+        if least < most:
+            found = [n for n in candidates if n != participant_id and met.get(n, 0) < most]
         for name in self.order(participant_id):
-            if name in others and met.get(name, 0) == most:
+            if name != participant_id and name in candidates and met.get(name, 0) == most:
                 found.append(name)
                 if len(found) == count:
                     break

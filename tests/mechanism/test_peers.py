@@ -169,6 +169,28 @@ def test_the_least_met_come_first_and_of_them_the_first_in_the_order(
     assert draw.peers(me, candidates, count, met) == tuple(sorted(ranked[:count]))
 
 
+class Uncounted(Collection[str]):
+    """Says who is in it and how many they are, and cannot be gone through."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = frozenset(names)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __iter__(self) -> Iterator[str]:
+        raise AssertionError("a round of many would take quadratic time")
+
+
+def test_where_many_were_never_met_nobody_goes_through_all_candidates() -> None:
+    who = [f"p{i:03d}" for i in range(200)]
+    draw, met = Draw(SECRET, shares_of(who)), {"p001": 1, "p007": 2}
+    assert draw.peers("p000", Uncounted(who), 3, met) == draw.peers("p000", frozenset(who), 3, met)
+
+
 def task_of(
     label: str, who: list[str], rounds: int, count: int, scored: Mapping[int, Collection[str]] | None = None
 ) -> Iterator[dict[str, tuple[str, ...]]]:
