@@ -62,7 +62,7 @@ def order(t: Transaction, row: TaskRow, blobs: BlobStore, round_: int, participa
     """What the auditor of a submission is given. Raises TaskError as `pending`."""
     awaited = pending(t, row, round_, participant_id)
     [claimed] = [r for r in t.market.receipts(row.id, participant_id) if r.kind == "claim"]
-    entry = Entry.parse(next(iter(t.ledger_store.entries(claimed.ledger_index, 1))))
+    entry = t.entry(claimed.ledger_index)
     start = next(r.start_model for r in t.market.rounds(row.id) if r.round == round_)
     [sent] = [m.model_sha256 for m in t.market.models(row.id, round_) if m.participant_id == participant_id]
     return AuditOrder(
@@ -236,7 +236,7 @@ def record_remeasurement(t: Transaction, row: TaskRow, brought: BroughtRemeasure
 def _said(t: Transaction, row: TaskRow, number: int) -> Entry | None:
     """The auditor's statement of that number on a task, where the ledger has it."""
     for place in t.ledger_store.find([audit_entries.remeasurement_id(row.id, number)]).values():
-        return Entry.parse(next(iter(t.ledger_store.entries(place, 1))))
+        return t.entry(place)
     return None
 
 
@@ -249,7 +249,7 @@ def _measured(t: Transaction, row: TaskRow) -> bytes:
         ids += [evidence_id(row.id, round_.round), aggregation_id(row.id, round_.round)]
     found = bytes(32)
     for place in sorted(t.ledger_store.find(ids).values()):
-        found = measured_after(found, leaf_hash(next(iter(t.ledger_store.entries(place, 1)))))
+        found = measured_after(found, leaf_hash(t.entry(place).data))
     return found
 
 

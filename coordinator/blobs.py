@@ -124,9 +124,8 @@ class BlobStore:
         names = {digest.hex() for digest in keep}
         freed = 0
         for path in self._folder.glob("??/*"):
-            with suppress(
-                FileNotFoundError
-            ):  # another sweep has it, or a file on its way has found its place
+            # Another sweep may have it, or a file on its way has found its place.
+            with suppress(FileNotFoundError):
                 found = path.stat()
                 if path.name.removesuffix(_SUFFIX) not in names and found.st_mtime < before:
                     path.unlink()

@@ -34,7 +34,7 @@ from coordinator.config import (
     resolve_paths,
     validated_config,
 )
-from coordinator.control_socket import ANSWER_SECONDS, round_progress
+from coordinator.control_socket import ANSWER_SECONDS, NO_PROGRESS, round_progress
 from coordinator.errors import FolderError, PayoutError, ServeError, TaskError
 from fedpeer.audit.sql.errors import StorageError
 from fedpeer.extras import unmet
@@ -53,7 +53,7 @@ if TYPE_CHECKING:  # --help needs no extra, and does not wait for them
     from coordinator.operator import Notice, Operator, TaskReport
     from coordinator.revocations import CarriedOver
 
-#: An amount of credits on the command line; 15 digits hold whatever a ledger can.
+#: An amount of credits on the command line; what is too much for an entry is told apart.
 _CREDITS = re.compile(r"[0-9]{1,30}(\.[0-9]{1,6})?")
 
 app = typer.Typer(
@@ -503,12 +503,12 @@ def cancel(
 ) -> None:
     """Cancel a task and refund what is not yet paid."""
     with _operator(state) as operator:
-        report, progress = operator.cancel(task, reason), operator.progress()
+        report = operator.cancel(task, reason)
         paid = f"{_paid(report)} credits had been paid."
         _changed(
             operator,
             as_json,
-            report.record(progress),
+            report.record(NO_PROGRESS),
             f"Task {task} is cancelled; {paid}",
             f"The cancellation of task {task} is recorded; {paid}",
         )
@@ -759,7 +759,7 @@ def status(
         reports = operator.tasks() if task is None else [operator.task(task)]
         people = operator.enrolled()
         service = operator.serving()
-        progress = operator.progress()
+        progress = operator.progress() if service is not None and service.answers else NO_PROGRESS
         certificates, warnings = _certificates(operator)
         record = {
             "state": str(state),
@@ -837,7 +837,8 @@ def reputation(
 def tasks(state: State = DEFAULT_STATE, as_json: AsJson = False) -> None:
     """List the tasks."""
     with _operator(state) as operator:
-        reports, progress = operator.tasks(), operator.progress()
+        reports = operator.tasks()
+        progress = operator.progress() if as_json else NO_PROGRESS
     if as_json:
         _print_json({"tasks": [report.record(progress) for report in reports]})
     else:

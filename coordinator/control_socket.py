@@ -50,6 +50,10 @@ class MarketProgress(TypedDict):
     shadows: dict[str, tuple[int, int, int, float]]
 
 
+#: Where nobody trains and nothing is scored, or no service says so.
+NO_PROGRESS: MarketProgress = {"training": {}, "shadows": {}}
+
+
 @dataclass(frozen=True)
 class RoundProgress:
     """How far a round is.
@@ -137,7 +141,7 @@ def notify(path: Path) -> dict[str, str] | None:
 def progress(path: Path) -> MarketProgress:
     """How far the current rounds are; nothing where no service answers."""
     found: MarketProgress | None = _asked(path, _PROGRESS)
-    return found or {"training": {}, "shadows": {}}
+    return found or NO_PROGRESS
 
 
 def round_progress(progress: MarketProgress, task_id: str, round_: int) -> RoundProgress:

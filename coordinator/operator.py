@@ -865,7 +865,7 @@ def _recorded_model(t: Transaction, row: TaskRow, round_: int) -> bytes:
     if round_ == 0:
         return row.terms.initial_model
     [place] = t.ledger_store.find([aggregation_id(row.id, round_)]).values()
-    return bytes.fromhex(str(Entry.parse(next(iter(t.ledger_store.entries(place, 1)))).body["model_sha256"]))
+    return bytes.fromhex(str(t.entry(place).body["model_sha256"]))
 
 
 def report_of(t: Transaction, row: TaskRow) -> TaskReport:

@@ -17,7 +17,6 @@ from coordinator.transaction import Transaction
 from mechanism.ledger import entries
 from mechanism.ledger.accounts import Owed, escrow, learner, paid, payable
 from mechanism.ledger.audit_entries import loss_id
-from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import PostingError
 from mechanism.price import Price, credits_text
 from mechanism.terms import Terms, identifier
@@ -377,7 +376,7 @@ def _taken_by_audits(t: Transaction, row: TaskRow) -> int:
     rows = t.market.audits(row.id)
     convicted = sorted({a.participant_id for a in rows if a.stage == CONVICTED})
     places = t.ledger_store.find([loss_id(row.id, name) for name in convicted]).values()
-    losses = [Entry.parse(next(iter(t.ledger_store.entries(place, 1)))) for place in places]
+    losses = [t.entry(place) for place in places]
     return sum(a.question_micro for a in rows if a.stage == REFUNDED) + sum(
         transfer.micro for entry in losses for transfer in entry.transfers
     )

@@ -109,9 +109,7 @@ def read_task(
     """
     terms, found = order.terms, LoggedTask()
     start, current = terms.initial_model, LoggedRound(0, terms.initial_model)
-    ids: dict[
-        str, str
-    ] = {}  # of claims, and of the current round's models and verdicts, by kind and participant
+    ids: dict[str, str] = {}  # of claims, and of the round's models and verdicts, by kind and participant
 
     def opened(entry_id: str) -> Mapping[str, Any]:
         if entry_id not in openings:

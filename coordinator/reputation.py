@@ -3,7 +3,6 @@
 from coordinator.transaction import Transaction
 from mechanism.ledger import entries
 from mechanism.ledger.audit_entries import audit_id
-from mechanism.ledger.entry import Entry
 from mechanism.ledger.reputation import ReputationEvents
 from mechanism.lifecycle import State
 from mechanism.reputation import WINDOW_DAYS, Reputation, reputation
@@ -19,5 +18,5 @@ def reputation_of(t: Transaction, participant_id: str) -> Reputation:
         ids.append(f"{task_id}/round/{round_}/audit/{participant_id}/end")
     events = ReputationEvents()
     for place in sorted(t.ledger_store.find(ids).values()):
-        events.feed(Entry.parse(next(iter(t.ledger_store.entries(place, 1)))))
+        events.feed(t.entry(place))
     return reputation(participant_id, events.of(participant_id), t.now)

@@ -478,7 +478,7 @@ class Transaction:
         firsts = [entries.peers_id(task.id, number, 1) for number in range(1, task.round)]
         meetings = Meetings()
         for index in self.ledger_store.find(firsts).values():
-            first: Any = Entry.parse(next(self.ledger_store.entries(index, 1))).body
+            first: Any = self.entry(index).body
             for data in self.ledger_store.entries(index, first["parts"]):  # parts stand together
                 part: Any = Entry.parse(data).body
                 meetings.add(part["draws"])
@@ -553,6 +553,10 @@ class Transaction:
 
     def _transition(self, task_id: str, round_: int, state: State) -> Entry:
         return entries.transition(task_id, round_, state, self.at(task_id))
+
+    def entry(self, index: int) -> Entry:
+        """The ledger's entry at an index that it has."""
+        return Entry.parse(next(iter(self.ledger_store.entries(index, 1))))
 
     def at(self, task_id: str) -> str:
         """The same as entries write it."""

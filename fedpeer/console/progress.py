@@ -3,7 +3,7 @@
 import threading
 import time
 
-from coordinator.control_socket import MarketProgress, RoundProgress, progress, round_progress
+from coordinator.control_socket import NO_PROGRESS, MarketProgress, RoundProgress, progress, round_progress
 from fedpeer.console.reading import Reader
 
 #: Seconds for which an answer is taken as it was: pages are looked at again once a second.
@@ -17,7 +17,7 @@ class CurrentProgress:
         self._path = reader.folder.control_socket
         self._lock = threading.Lock()
         self._asked = -_FRESH_SECONDS
-        self._said: MarketProgress = {"training": {}, "shadows": {}}
+        self._said = NO_PROGRESS
 
     def look(self) -> MarketProgress:
         """As the service has just said, or half a second ago."""
