@@ -420,10 +420,7 @@ def fit_ensemble(
     shadows, straying = _shadows(task, observer, finite)
     table = shadows.table
     carried = [each for each in carried if each.tensors == observer.tensors]
-    earlier, tricked = None, shadows.tricked
-    for each in carried:
-        earlier = each.table.joined(earlier)
-        tricked = each.tricked.joined(tricked) if each.tricked is not None else tricked
+    earlier, tricked = joined_tables(shadows, carried)
     fitted = fit_degree(table, earlier, tricked)
     other = _table(flawed, observer.features, task.reference) if flawed else None
     honest = [each for _, each in sound]
@@ -453,6 +450,16 @@ def fit_ensemble(
         task.computed_on,
         time.perf_counter() - began,
     )
+
+
+def joined_tables(shadows: Shadows, carried: Sequence[Shadows]) -> tuple[Table | None, Table | None]:
+    """Of what a round's maps are fitted on beside its own sound shadows: those of earlier rounds, of the same tensors,
+    and the tricked ones of all."""
+    earlier, tricked = None, shadows.tricked
+    for each in carried:
+        earlier = each.table.joined(earlier)
+        tricked = each.tricked.joined(tricked) if each.tricked is not None else tricked
+    return earlier, tricked
 
 
 def _shadows(

@@ -17,7 +17,7 @@ import numpy as np
 
 from fedpeer.evidence.errors import EvidenceError
 from fedpeer.evidence.fitting import CHECK_FOLDS, fit_maps
-from fedpeer.evidence.measuring import Ensemble, EvidenceTask, Report, Shadows, observe_all
+from fedpeer.evidence.measuring import Ensemble, EvidenceTask, Report, Shadows, joined_tables, observe_all
 from fedpeer.evidence.regression import folds, micro
 from fedpeer.learning.models import Weights
 
@@ -41,8 +41,7 @@ def retraining_differences(
     Raises:
         EvidenceError: a second training that diverged, as too few did before.
     """
-    shadows, earlier = ensemble.shadows, None
-    tricked = shadows.tricked
+    shadows = ensemble.shadows
     again = observe_all(
         task,
         ensemble.observer,
@@ -53,10 +52,7 @@ def retraining_differences(
     )
     if not all(each.finite for each in again):
         raise EvidenceError("a shadow model diverged at its second training; nothing can be compared with it")
-    for each in carried:
-        if each.tensors == shadows.tensors:
-            earlier = each.table.joined(earlier)
-            tricked = each.tricked.joined(tricked) if each.tricked is not None else tricked
+    earlier, tricked = joined_tables(shadows, [each for each in carried if each.tensors == shadows.tensors])
     first, second = shadows.table, shadows.table.seen_as(again)
     found = np.empty(len(first.degrees))
     for rest, fold in folds(first.groups, CHECK_FOLDS):

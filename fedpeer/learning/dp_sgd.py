@@ -77,17 +77,9 @@ class PrivateSteps:
             generator=torch.Generator(trained[0].device).manual_seed(_apart(seed, _NOISE)),
         )
         if optimizer is None and (recipe.proximal or recipe.weight_decay):
-            start, mu = [p.detach().clone() for p in trained], float(recipe.proximal)
-            kept = 1 - float(recipe.learning_rate * recipe.weight_decay)
-
-            def pull(_: object) -> None:
-                """mu (w - start) beside the gradient, and the decay: of weights alone, which earlier noise has made
-                private."""
-                for parameter, before in zip(trained, start, strict=True):
-                    parameter.grad.add_(parameter.detach() - before, alpha=mu)  # type: ignore[union-attr]  # it has one
-                    parameter.data.mul_(kept)
-
-            self._optimizer.attach_step_hook(pull)
+            # Both are of weights alone, which earlier noise has made private.
+            decay = float(recipe.learning_rate * recipe.weight_decay)
+            self._optimizer.attach_step_hook(pull(trained, float(recipe.proximal), decay))
 
     def batches(self) -> Iterator[torch.Tensor]:
         """The batches of an epoch: indices of samples, perhaps none."""
@@ -134,6 +126,20 @@ def recipe_optimizer(trained: Sequence[nn.Parameter], recipe: Recipe) -> torch.o
     if recipe.optimizer == "sgd":
         return torch.optim.SGD(trained, lr=rate, momentum=float(recipe.momentum))
     raise RecipeError(f"there is no optimizer {recipe.optimizer!r}; expected adam or sgd")
+
+
+def pull(trained: Sequence[nn.Parameter], mu: float, decay: float) -> Callable[..., None]:
+    """What an optimizer does before each step, for parameters that stand at the start: mu (w - start) beside the
+    gradient, and w shrunk by `decay`, of those that have a gradient."""
+    start = [parameter.detach().clone() for parameter in trained]
+
+    def before_step(*_: object) -> None:
+        for parameter, at_start in zip(trained, start, strict=True):
+            if parameter.grad is not None:
+                parameter.grad.add_(parameter.detach() - at_start, alpha=mu)
+                parameter.data.mul_(1 - decay)
+
+    return before_step
 
 
 def _apart(seed: int, purpose: int) -> int:

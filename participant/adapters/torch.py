@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from fedpeer.learning.augmentation import lightly_augmented
 from fedpeer.learning.datasets import load_splits
-from fedpeer.learning.dp_sgd import PrivateSteps, recipe_optimizer
+from fedpeer.learning.dp_sgd import PrivateSteps, pull, recipe_optimizer
 from fedpeer.learning.labels import Classes, class_count, whole_labels
 from fedpeer.learning.models import inside, load_weights, weights_of
 from fedpeer.learning.samples import of_labelled
@@ -279,16 +279,7 @@ class TorchTask(Task):
             optimizer = recipe_optimizer(list(module.parameters()), recipe)
             decay = float(recipe.learning_rate * recipe.weight_decay)
         if mu or decay:
-            start = [parameter.detach().clone() for parameter in module.parameters()]
-
-            def pull(*_: Any) -> None:
-                """mu (w - start) beside the gradient, and the decay."""
-                for parameter, before in zip(module.parameters(), start, strict=True):
-                    if parameter.grad is not None:
-                        parameter.grad.add_(parameter.detach() - before, alpha=mu)
-                        parameter.data.mul_(1 - decay)
-
-            optimizer.register_step_pre_hook(pull)
+            optimizer.register_step_pre_hook(pull(list(module.parameters()), mu, decay))
         return optimizer
 
 
