@@ -6,14 +6,13 @@ or recorded and not confirmed by one that runs (`UNCONFIRMED`). What is done and
 """
 
 import asyncio
-import json
 import logging
 import os
 import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -21,10 +20,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from coordinator.command_output import (
+    DEFAULT_STATE,
+    AsJson,
+    Changed,
+    Found,
+    State,
+    Written,
+    conclude,
+    note,
+    notice_of,
+    operating,
+    operator_of,
+    print_json,
+    show,
+    written,
+)
 from coordinator.config import (
     SERVICE_FILE,
     ServiceConfig,
@@ -34,13 +49,13 @@ from coordinator.config import (
     resolve_paths,
     validated_config,
 )
-from coordinator.control_socket import ANSWER_SECONDS, NO_PROGRESS, round_progress
+from coordinator.control_socket import ANSWER_SECONDS, round_progress
 from coordinator.errors import FolderError, PayoutError, ServeError, TaskError
 from fedpeer.audit.sql.errors import StorageError
 from fedpeer.extras import unmet
 from fedpeer.protocol.certificates import certificate_hosts
 from fedpeer.protocol.console_link import CONSOLE_ADDRESS
-from fedpeer.streams import discard_output, nowhere
+from fedpeer.streams import nowhere
 from fedpeer.terminal import configure_logs, counted, output, printable, shown
 from fedpeer.text_files import naming
 from mechanism.canonical import MAX_INTEGER
@@ -50,7 +65,7 @@ from mechanism.settlement import MICRO
 if TYPE_CHECKING:  # --help needs no extra, and does not wait for them
     from coordinator.backup import Manifest
     from coordinator.folder import StateFolder
-    from coordinator.operator import Notice, Operator, TaskReport
+    from coordinator.operator import Operator, TaskReport
     from coordinator.revocations import CarriedOver
 
 #: An amount of credits on the command line; what is too much for an entry is told apart.
@@ -76,29 +91,16 @@ audit_app = typer.Typer(
 )
 app.add_typer(audit_app, name="audit")
 
-State = Annotated[
-    Path,
-    typer.Option(
-        "--state",
-        "-s",
-        envvar="FEDPEER_STATE",
-        help="The coordinator's state folder, made by `fedpeer coordinator init`.",
-    ),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-DEFAULT_STATE = Path()
-
+ParticipantId = Annotated[str, typer.Argument(help="The participant's id.")]
+TaskId = Annotated[str, typer.Argument(help="The task's id.")]
+PayoutNumber = Annotated[int, typer.Argument(help="Which payout.")]
+AuditFolder = Annotated[Path, typer.Option("--out", "-o", help="The new folder for the auditor.")]
+Reference = Annotated[str, typer.Option(help="The bank's reference, or yours: each counts once.")]
 #: A database's URL. By the environment where it holds a password: the process table shows arguments to everybody.
 DatabaseUrl = typer.Option(
     envvar="FEDPEER_DATABASE",
     help="SQLAlchemy URL. With a password in it, give it by the environment: others see arguments.",
 )
-
-#: Exit code of a change that is recorded, and that the service which runs has not said to have taken up.
-UNCONFIRMED = 6
-
-#: Exit code of what was done, and whose result could not be written to standard output.
-UNSHOWN = 7
 
 #: Exit code of a backup without all models that tasks need.
 INCOMPLETE = 1
@@ -132,8 +134,8 @@ def init(
         made = initialise(folder, head + config_text(config), name, hosts)
     key = str(made.signing_key().verification_key)
     if insecure:
-        _note("INSECURE: this coordinator will serve without TLS; anyone can act as any participant")
-    _show(
+        note("INSECURE: this coordinator will serve without TLS; anyone can act as any participant")
+    show(
         as_json,
         {"state": str(folder), "hosts": hosts, "authority": str(folder / "authority.pem"), "ledger_key": key},
         f"{folder} is ready for {', '.join(hosts)}.\nLedger key: {key}\n"
@@ -213,14 +215,14 @@ def open_(
     from coordinator.opening import prepare_task
 
     config = resolve_paths(read_config(file, TaskConfig), file.parent)
-    with _operator(state) as operator:
+    with operator_of(state) as operator:
         operator.check_unused(config.id)
         with naming(file):
             prepared = prepare_task(config, datetime.now(UTC).timestamp())
             operator.check_money(prepared)
             doubts = check_calibration(prepared, config)
         schedule = prepared.row.terms.schedule
-        _note(
+        note(
             f"At most {grouped_credits(prepared.bill_micro)} credits: {counted(schedule.rounds, 'round')} x "
             f"{schedule.capacity} participants x {grouped_credits(prepared.head_micro)} credits; "
             f"{grouped_credits(prepared.row.terms.budget_micro)} credits will be reserved."
@@ -230,7 +232,7 @@ def open_(
         with _telling() as say, _cleaning_up():
             proof = prove(prepared, say, accept_noise=accept_noise)
         proof = replace(proof, doubts=proof.doubts + doubts)
-        _note(proof.sentence())
+        note(proof.sentence())
         if not yes:
             typer.confirm("Open the task?", abort=True, err=True)
         operator.open(proof.task)
@@ -247,18 +249,16 @@ def open_(
             "doubts": list(proof.doubts),
         }
         digest = row.terms.digest.hex()
-        _changed(
-            operator,
-            as_json,
+        Changed(
             record,
             f"Task {row.id} is open; terms {digest}.",
             f"Task {row.id} is recorded, and not offered yet; terms {digest}.",
-        )
+        ).show(operator, as_json)
 
 
 @app.command()
 def invite(
-    name: Annotated[str, typer.Argument(help="The participant's id.")],
+    name: ParticipantId,
     organisation: Annotated[
         str,
         typer.Option(
@@ -275,7 +275,7 @@ def invite(
     as_json: AsJson = False,
 ) -> None:
     """Make a one-time token with which a participant gets its certificate, and say what to hand over with it."""
-    with _operator(state) as operator:
+    with operator_of(state) as operator:
         entrance, made = operator.entrance(), operator.invite(name, organisation, task)
         owner, name = name, made.participant_id
         insecure = operator.config.server.insecure
@@ -319,199 +319,182 @@ def invite(
                 "many as its terms allow, by default of one."
             )
         text = "\n".join(lines)
-        if (why := _written(as_json, {**record, "service": _notice(operator).value}, text)) is not None:
+        if (why := written(as_json, {**record, "service": notice_of(operator).value}, text)) is not None:
             operator.withdraw(made)
             raise TaskError(
                 f"the invitation of {name} is withdrawn again: standard output cannot be written ({why}), and nobody "
                 "has its token; invite again"
                 + ("; the earlier token no longer works" if made.withdrawn else "")
             )
-        _conclude(operator)
+        conclude(operator)
 
 
-@app.command()
+@operating(app)
 def revoke(
-    name: Annotated[str, typer.Argument(help="The participant's id.")],
+    operator: "Operator",
+    name: ParticipantId,
     reason: Annotated[str, typer.Option(help="For the ledger.")] = "revoked by the operator",
     only: Annotated[
         bool, typer.Option("--only", help="Under this name alone; its pseudonyms stay as they are.")
     ] = False,
-    state: State = DEFAULT_STATE,
-    as_json: AsJson = False,
-) -> None:
+) -> Changed:
     """Revoke a participant's certificates, at once, and withdraw its open invitation; of all its pseudonyms, too.
 
     Revocations of several names stand together in the log, and so tell everybody that they are of one owner. To keep
     that from them, revoke each pseudonym apart, at another time.
     """
-    with _operator(state) as operator:
-        found = operator.revoke(name, reason, only=only)
-        also = " Its open invitation is withdrawn." if found.withdrawn else ""
-        if found.pseudonyms:
-            also += f" Its pseudonyms are revoked: {', '.join(found.pseudonyms)}."
-        if found.standing:
-            also += f" Still enrolled: {', '.join(found.standing)}; `revoke` each, apart from the others."
-        if not found.enrolled:
-            done = recorded = f"{name} had not enrolled itself.{also}"
-        elif found.before:
-            done = recorded = f"{name} was revoked before.{also}"
-        else:
-            done, recorded = f"{name} is revoked.{also}", f"The revocation of {name} is recorded.{also}"
-        record = {
-            "participant": name,
-            "revoked": found.enrolled,
-            "withdrawn": bool(found.withdrawn),
-            "pseudonyms": list(found.pseudonyms),
-            "standing": list(found.standing),
-        }
-        _changed(operator, as_json, record, done, recorded)
+    found = operator.revoke(name, reason, only=only)
+    also = " Its open invitation is withdrawn." if found.withdrawn else ""
+    if found.pseudonyms:
+        also += f" Its pseudonyms are revoked: {', '.join(found.pseudonyms)}."
+    if found.standing:
+        also += f" Still enrolled: {', '.join(found.standing)}; `revoke` each, apart from the others."
+    if not found.enrolled:
+        done = recorded = f"{name} had not enrolled itself.{also}"
+    elif found.before:
+        done = recorded = f"{name} was revoked before.{also}"
+    else:
+        done, recorded = f"{name} is revoked.{also}", f"The revocation of {name} is recorded.{also}"
+    record = {
+        "participant": name,
+        "revoked": found.enrolled,
+        "withdrawn": bool(found.withdrawn),
+        "pseudonyms": list(found.pseudonyms),
+        "standing": list(found.standing),
+    }
+    return Changed(record, done, recorded)
 
 
-@app.command()
-def forget(
-    name: Annotated[str, typer.Argument(help="The participant's id.")],
-    state: State = DEFAULT_STATE,
-    as_json: AsJson = False,
-) -> None:
+@operating(app)
+def forget(operator: "Operator", name: ParticipantId) -> Changed:
     """Erase what is kept of a revoked participant beside the ledger: openings with their salts, claims, bank account.
 
     Refused while a task that it takes part in runs, while terms promise to keep what was sent, and while a payout to it
     is on its way. Safe to repeat. The ledger stays, and verifies.
     """
-    with _operator(state) as operator:
-        found, gone = operator.forget(name)
-        if found.unknown:
-            text = (
-                f"Nothing is kept of {name}: it was forgotten before, or was never known here; `participants` lists "
-                "those who enrolled. What is owed to names that were its own stays payable to them."
-            )
-        else:
-            text = (
-                f"{name} is forgotten: {counted(found.openings, 'opening')}, "
-                f"{counted(found.assessments, 'assessment')}, {counted(found.models, 'model')}, "
-                f"{counted(found.invitations, 'invitation')} and {counted(found.bank_details, 'record')} of bank "
-                "details erased. What stays: its entries in the ledger, under the ids and keys that it had, with what "
-                "they show in clear; what others' openings say of samples in common with it; backups, payment files "
-                "and logs, which are yours to delete."
-            )
-        for owed, micro in found.owed_micro.items():
-            text += (
-                f" {owed} is owed {grouped_credits(micro)} credits, payable once you give an account for that name: "
-                f"`payout account {owed}`."
-            )
-        if found.models:
-            text += " The model files go with the service's next daily housekeeping."
-        if not gone:
-            text += (
-                " The database's write-ahead log still has it, since the service reads there: repeat the command, or "
-                "restart the service."
-            )
-        _changed(operator, as_json, {**found.record(), "log_emptied": gone}, text, text)
+    found, gone = operator.forget(name)
+    if found.unknown:
+        text = (
+            f"Nothing is kept of {name}: it was forgotten before, or was never known here; `participants` lists "
+            "those who enrolled. What is owed to names that were its own stays payable to them."
+        )
+    else:
+        text = (
+            f"{name} is forgotten: {counted(found.openings, 'opening')}, "
+            f"{counted(found.assessments, 'assessment')}, {counted(found.models, 'model')}, "
+            f"{counted(found.invitations, 'invitation')} and {counted(found.bank_details, 'record')} of bank "
+            "details erased. What stays: its entries in the ledger, under the ids and keys that it had, with what "
+            "they show in clear; what others' openings say of samples in common with it; backups, payment files "
+            "and logs, which are yours to delete."
+        )
+    for owed, micro in found.owed_micro.items():
+        text += (
+            f" {owed} is owed {grouped_credits(micro)} credits, payable once you give an account for that name: "
+            f"`payout account {owed}`."
+        )
+    if found.models:
+        text += " The model files go with the service's next daily housekeeping."
+    if not gone:
+        text += (
+            " The database's write-ahead log still has it, since the service reads there: repeat the command, or "
+            "restart the service."
+        )
+    return Changed({**found.record(), "log_emptied": gone}, text)
 
 
-@certificate_app.command("renew")
+@operating(certificate_app, "renew")
 def renew_certificate(
+    operator: "Operator",
     host: Annotated[
         list[str] | None,
         typer.Option(
             help="DNS name or IP address, may be repeated; else those of the configuration, or as before."
         ),
     ] = None,
-    state: State = DEFAULT_STATE,
-    as_json: AsJson = False,
-) -> None:
+) -> Changed:
     """Make a new certificate and key for the server; a running service serves them from then on."""
-    with _operator(state) as operator:
-        before = operator.server_hosts()
-        made = operator.renew_server(host or []).certificate
-        names, until = certificate_hosts(made), made.not_valid_after_utc
-        lost = [name for name in before if name not in names]
-        text = f"The server's certificate is for {', '.join(names)}, until {until:%Y-%m-%d}." + (
-            f" It is no longer for {', '.join(lost)}." if lost else ""
-        )
-        record = {"hosts": names, "expires": until.timestamp()}
-        _changed(operator, as_json, record, text, text, certificates=True)
+    before = operator.server_hosts()
+    made = operator.renew_server(host or []).certificate
+    names, until = certificate_hosts(made), made.not_valid_after_utc
+    lost = [name for name in before if name not in names]
+    text = f"The server's certificate is for {', '.join(names)}, until {until:%Y-%m-%d}." + (
+        f" It is no longer for {', '.join(lost)}." if lost else ""
+    )
+    record = {"hosts": names, "expires": until.timestamp()}
+    return Changed(record, text, certificates=True)
 
 
-@authority_app.command("rotate")
-def rotate_authority(state: State = DEFAULT_STATE, as_json: AsJson = False) -> None:
+@operating(authority_app, "rotate")
+def rotate_authority(operator: "Operator") -> Changed:
     """Begin a new authority; certificates of the old one count, too, until `authority end`.
 
     Participants that run take the new one over by themselves. New ones are invited with authority.pem as it is now.
     """
-    with _operator(state) as operator:
-        until = operator.begin_authority().certificate.not_valid_after_utc
-        waiting = operator.without_new_certificate()
-        rest = (
-            f"the old one counts, too.\n{counted(len(waiting), 'participant')} have yet to take it over. Then: "
-            "fedpeer coordinator authority end"
-        )
-        _changed(
-            operator,
-            as_json,
-            {"authority": str(state / "authority.pem"), "expires": until.timestamp(), "waiting": waiting},
-            f"A new authority issues from now on, until {until:%Y-%m-%d}; {rest}",
-            f"A new authority is made, until {until:%Y-%m-%d}; {rest}",
-            certificates=True,
-        )
+    until = operator.begin_authority().certificate.not_valid_after_utc
+    waiting = operator.without_new_certificate()
+    rest = (
+        f"the old one counts, too.\n{counted(len(waiting), 'participant')} have yet to take it over. Then: "
+        "fedpeer coordinator authority end"
+    )
+    return Changed(
+        {
+            "authority": str(operator.folder.path / "authority.pem"),
+            "expires": until.timestamp(),
+            "waiting": waiting,
+        },
+        f"A new authority issues from now on, until {until:%Y-%m-%d}; {rest}",
+        f"A new authority is made, until {until:%Y-%m-%d}; {rest}",
+        certificates=True,
+    )
 
 
-@authority_app.command("end")
+@operating(authority_app, "end")
 def end_authority(
+    operator: "Operator",
     leave_behind: Annotated[
         bool,
         typer.Option(
             "--leave-behind", help="End it even if participants have no certificate of the new one yet."
         ),
     ] = False,
-    state: State = DEFAULT_STATE,
-    as_json: AsJson = False,
-) -> None:
+) -> Changed:
     """End the old authority: its certificates no longer count, and the server's is issued by the new one."""
-    with _operator(state) as operator:
-        left = operator.end_authority(leave_behind=leave_behind)
-        rest = f" Left behind, to be invited again: {', '.join(left)}." if left else ""
-        _changed(
-            operator,
-            as_json,
-            {"authority": str(state / "authority.pem"), "left_behind": left},
-            f"The old authority has ended.{rest}",
-            f"The end of the old authority is recorded.{rest}",
-            certificates=True,
-        )
+    left = operator.end_authority(leave_behind=leave_behind)
+    rest = f" Left behind, to be invited again: {', '.join(left)}." if left else ""
+    return Changed(
+        {"authority": str(operator.folder.path / "authority.pem"), "left_behind": left},
+        f"The old authority has ended.{rest}",
+        f"The end of the old authority is recorded.{rest}",
+        certificates=True,
+    )
 
 
-@log_key_app.command("rotate")
-def rotate_log_key(state: State = DEFAULT_STATE, as_json: AsJson = False) -> None:
+@operating(log_key_app, "rotate")
+def rotate_log_key(operator: "Operator") -> Changed:
     """Announce a new key in the ledger, under the old one, and sign by it from then on.
 
     Those who have the old key can verify what the new one signs, through the announcement. Publish the new one.
     """
-    with _operator(state) as operator:
-        old, new, index = operator.change_log_key()
-        text = f"Ledger key: {new}\nEntry {index} announces it under {old}. Publish it."
-        record = {"old": str(old), "ledger_key": str(new), "entry": index}
-        _changed(operator, as_json, record, text, text)
+    old, new, index = operator.change_log_key()
+    text = f"Ledger key: {new}\nEntry {index} announces it under {old}. Publish it."
+    record = {"old": str(old), "ledger_key": str(new), "entry": index}
+    return Changed(record, text)
 
 
-@app.command()
+@operating(app)
 def cancel(
-    task: Annotated[str, typer.Argument(help="The task's id.")],
+    operator: "Operator",
+    task: TaskId,
     reason: Annotated[str, typer.Option(help="A sentence for everyone.")] = "cancelled by the operator",
-    state: State = DEFAULT_STATE,
-    as_json: AsJson = False,
-) -> None:
+) -> Changed:
     """Cancel a task and refund what is not yet paid."""
-    with _operator(state) as operator:
-        report = operator.cancel(task, reason)
-        paid = f"{_paid(report)} credits had been paid."
-        _changed(
-            operator,
-            as_json,
-            report.record(NO_PROGRESS),
-            f"Task {task} is cancelled; {paid}",
-            f"The cancellation of task {task} is recorded; {paid}",
-        )
+    report = operator.cancel(task, reason)
+    paid = f"{_paid(report)} credits had been paid."
+    return Changed(
+        report.record({}),
+        f"Task {task} is cancelled; {paid}",
+        f"The cancellation of task {task} is recorded; {paid}",
+    )
 
 
 @app.command()
@@ -532,7 +515,7 @@ def notice(
     except NotSent as error:
         why = str(error)
     if as_json:
-        _print_json({"receiver": receiver, "taken": not why, "why": why})
+        print_json({"receiver": receiver, "taken": not why, "why": why})
     elif not why:
         output().print(f"{receiver} has taken it.")
     if why:
@@ -542,7 +525,7 @@ def notice(
 
 @app.command()
 def model(
-    task: Annotated[str, typer.Argument(help="The task's id.")],
+    task: TaskId,
     target: Annotated[
         Path, typer.Option("--output", "-o", help="The safetensors file to write; - is standard output.")
     ],
@@ -564,7 +547,7 @@ def model(
         raise TaskError(
             "standard output is closed, so that -o - has nowhere to go; redirect it, or name a file"
         )
-    with _operator(state) as operator:
+    with operator_of(state) as operator:
         found = operator.model(task, round_)
         if piped:
             write_model(found.path, found.digest, sys.stdout.buffer)
@@ -573,12 +556,12 @@ def model(
         try:
             operator.fetched(found)
         except StorageError as error:
-            _note(f"That it was fetched is not noted, so that the service keeps its file: {error}")
+            note(f"That it was fetched is not noted, so that the service keeps its file: {error}")
         size = found.path.stat().st_size
         said = "".join(f"{name} {value}, " for name, value in found.figures.items())
         text = f"the model of task {task} after round {found.round}, {said}{size:,} bytes, SHA-256 {found.digest.hex()}"
         if piped:
-            _note(text)
+            note(text)
             return
         record = {
             "task": task,
@@ -588,7 +571,7 @@ def model(
             "model_sha256": found.digest.hex(),
             **found.figures,
         }
-        _show(as_json, record, f"{target}: {text}")
+        show(as_json, record, f"{target}: {text}")
 
 
 @app.command()
@@ -605,7 +588,7 @@ def worker(
     with _cleaning_up():
         made = make_worker_folder(StateFolder(state), folder, name)
     store = made.models or f"s3://{made.s3.bucket}"
-    _show(
+    show(
         as_json,
         {"folder": str(folder), "scheduler": made.scheduler, "models": store},
         f"{folder} is ready, for the scheduler {made.scheduler} and the models in {store}.\n"
@@ -620,16 +603,16 @@ def backup(
     as_json: AsJson = False,
 ) -> None:
     """Write keys, configuration, database and models to one file, also while serving; it is read again to check it."""
-    with _operator(state) as operator, _cleaning_up():
+    with operator_of(state) as operator, _cleaning_up():
         manifest = operator.back_up(file)
     left_out = list(manifest.left_out)
-    _show(
+    show(
         as_json,
         {"file": str(file), "bytes": file.stat().st_size, **_facts(manifest), "left_out": left_out},
         f"{file}: {file.stat().st_size:,} bytes, {_summary(manifest)}. Keep it secret: it has the keys.",
     )
     if left_out:
-        _note(
+        note(
             f"INCOMPLETE: {counted(len(left_out), 'model file')} that tasks need is missing or damaged in "
             f"{state / 'models'}, and so not in the backup: {', '.join(left_out)}"
         )
@@ -644,7 +627,7 @@ def check_backup_(
     from coordinator.backup import check_backup
 
     manifest = check_backup(file)
-    _show(as_json, {"file": str(file), **_facts(manifest)}, f"{file} is whole: {_summary(manifest)}.")
+    show(as_json, {"file": str(file), **_facts(manifest)}, f"{file} is whole: {_summary(manifest)}.")
 
 
 @app.command()
@@ -679,55 +662,49 @@ def restore(
     _warn_of_password(database or "")
     with _cleaning_up():
         manifest, carried = read_backup(file, folder, database=database or None, act=carry_over)
-    _note(
+    note(
         f"The ledger has {counted(manifest.ledger_size, 'entry')}, as of {_time(manifest.created)}. What was signed "
         "after this backup was taken is not in it: those who saw a later head will see a fork. A payout that was made "
         "since is forgotten, and its credits are payable again: compare with your bank before the next one. Who was "
         "forgotten since is there again: `forget` them once more before you serve."
     )
     if carried is None:
-        _note(
+        note(
             "REVOCATIONS made since then are forgotten: those who were revoked are let in again. Before you serve, "
             "revoke them again, or take them from a later copy of the ledger: "
             f"fedpeer coordinator carry-revocations LEDGER --state {folder}"
         )
     else:
-        _note(_carried_over_text(carried))
+        note(_carried_over_text(carried))
     if manifest.left_out:
-        _note(
-            f"{counted(len(manifest.left_out), 'model file')} that tasks need was not there to be backed up"
-        )
+        note(f"{counted(len(manifest.left_out), 'model file')} that tasks need was not there to be backed up")
     record = {
         "state": str(folder),
         **_facts(manifest),
         "carried_over": None if carried is None else vars(carried),
     }
-    _show(as_json, record, f"{folder} is restored: {_summary(manifest)}.")
+    show(as_json, record, f"{folder} is restored: {_summary(manifest)}.")
 
 
-@app.command()
+@operating(app)
 def openings(
+    operator: "Operator",
     task_id: Annotated[str, typer.Argument(metavar="TASK", help="The task whose openings are written.")],
     out: Annotated[Path, typer.Option(help="The file to write, which nobody else may read.")],
-    state: State = DEFAULT_STATE,
-    as_json: AsJson = False,
-) -> None:
+) -> Written:
     """Write everything that a task's entries commit to, for its auditor.
 
     Then the auditor: fedpeer ledger verify SOURCE --openings FILE. The file tells what participants keep private.
     """
-    with _operator(state) as operator:
-        found = operator.openings(task_id)
+    found = operator.openings(task_id)
     try:
         descriptor = os.open(out, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.writelines(line + b"\n" for line in found.lines())
     except OSError as error:
         raise TaskError(f"{out} cannot be written: {error.strerror}; name another file with --out") from None
-    if as_json:
-        _print_json({"task": task_id, "file": str(out), "openings": len(found.by_id)})
-    else:
-        typer.echo(f"wrote {counted(len(found.by_id), 'opening')} to {out}")
+    record = {"task": task_id, "file": str(out), "openings": len(found.by_id)}
+    return Written(record, f"wrote {counted(len(found.by_id), 'opening')} to {out}")
 
 
 @app.command("carry-revocations")
@@ -739,13 +716,13 @@ def carry_revocations(
     as_json: AsJson = False,
 ) -> None:
     """After a restore: revoke again everyone that a later copy of the ledger says was revoked."""
-    with _operator(state) as operator:
+    with operator_of(state) as operator:
         carried = operator.carry_over_revocations(ledger)
         text = _carried_over_text(carried)
         if not (carried.beyond or as_json):
             output().print(text, markup=False)
             return
-        _changed(operator, as_json, vars(carried), text, f"Recorded: {text}")
+        Changed(vars(carried), text, f"Recorded: {text}").show(operator, as_json)
 
 
 @app.command()
@@ -755,11 +732,11 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Show the service, its participants and its tasks; one task in full where it is named."""
-    with _operator(state) as operator:
+    with operator_of(state) as operator:
         reports = operator.tasks() if task is None else [operator.task(task)]
         people = operator.enrolled()
         service = operator.serving()
-        progress = operator.progress() if service is not None and service.answers else NO_PROGRESS
+        progress = operator.progress() if service is not None and service.answers else {}
         certificates, warnings = _certificates(operator)
         record = {
             "state": str(state),
@@ -776,12 +753,12 @@ def status(
             "tasks": [report.record(progress) for report in reports],
         }
         if service is not None and not service.answers:
-            _note(
+            note(
                 f"The coordinator that serves {state} has not answered for {ANSWER_SECONDS:g} seconds, or runs from "
                 "elsewhere: it is stopped, is starting, or waits for its disk or database. What was changed is kept."
             )
         if as_json:
-            _print_json(record)
+            print_json(record)
             return
         running = "serving" if record["serving"] else "not serving"
         output().print(
@@ -791,7 +768,7 @@ def status(
             else f"{state}: {running}"
         )
         for warning in warnings:
-            _note(f"WARNING: {warning}")
+            note(f"WARNING: {warning}")
         for name, why in ({} if service is None else service.troubles).items():
             output().print(f"{name} fails, and is tried again: {printable(why)}", markup=False)
         if task is None:
@@ -803,188 +780,133 @@ def status(
         show_task(output(), reports[0], current, datetime.now(UTC).timestamp())
 
 
-@app.command()
-def participants(state: State = DEFAULT_STATE, as_json: AsJson = False) -> None:
+@operating(app)
+def participants(operator: "Operator") -> Found:
     """List who has enrolled, until when their certificates hold, and who is revoked."""
-    with _operator(state) as operator:
-        people = operator.enrolled()
-    if as_json:
-        _print_json({"participants": [vars(person) for person in people]})
-        return
+    people = operator.enrolled()
     table = Table("participant", "is", "organisation", "enrolled", "certificate until", "standing")
     for person in people:
         times = _time(person.enrolled_at), _time(person.certificate_expires)
         table.add_row(person.id, person.owner, Text(person.organisation), *times, person.standing)
-    output().print(table)
+    return Found({"participants": [vars(person) for person in people]}, table)
 
 
-@app.command()
-def reputation(
-    name: Annotated[str, typer.Argument(help="The participant's id.")],
-    state: State = DEFAULT_STATE,
-    as_json: AsJson = False,
-) -> None:
+@operating(app)
+def reputation(operator: "Operator", name: ParticipantId) -> Found:
     """Show a participant's past across tasks, with every reason: for whom to invite. No payment follows from it."""
-    with _operator(state) as operator:
-        found = operator.reputation(name)
-    if as_json:
-        _print_json(found.record())
-    else:
-        typer.echo("\n".join(map(shown, found.lines())))
+    found = operator.reputation(name)
+    return Found(found.record(), "\n".join(map(shown, found.lines())))
 
 
 @app.command()
 def tasks(state: State = DEFAULT_STATE, as_json: AsJson = False) -> None:
     """List the tasks."""
-    with _operator(state) as operator:
+    with operator_of(state) as operator:
         reports = operator.tasks()
-        progress = operator.progress() if as_json else NO_PROGRESS
+        progress = operator.progress() if as_json else {}
     if as_json:
-        _print_json({"tasks": [report.record(progress) for report in reports]})
+        print_json({"tasks": [report.record(progress) for report in reports]})
     else:
         _print_tasks(reports)
 
 
-@audit_app.command("list")
-def audit_list(
-    task: Annotated[str, typer.Argument(help="The task's id.")],
-    state: State = DEFAULT_STATE,
-    as_json: AsJson = False,
-) -> None:
+@operating(audit_app, "list")
+def audit_list(operator: "Operator", task: TaskId) -> Found:
     """List the submissions of a task that were drawn, and how each audit stands."""
     from coordinator.audits import audit_record
     from mechanism.price import credits_text
 
-    with _operator(state) as operator:
-        rows = operator.audits(task)
-    if as_json:
-        _print_json({"audits": [dict(audit_record(row)) for row in rows]})
-        return
+    rows, lines = operator.audits(task), []
     for row in rows:
         due = f", until {_time(row.due_at)}" if row.due_at is not None else ""
-        typer.echo(
+        lines.append(
             f"round {row.round}  {row.participant_id}  {row.stage}{due}; "
             f"{credits_text(row.question_micro)} credits in question. {row.explanation}".rstrip()
         )
-    if not rows:
-        typer.echo(f"No submission of {task} was drawn so far.", err=True)
+    record = {"audits": [dict(audit_record(row)) for row in rows]}
+    return Found(record, "\n".join(lines) or f"No submission of {task} was drawn so far.")
 
 
-@audit_app.command("order")
+@operating(audit_app, "order")
 def audit_order(
-    task: Annotated[str, typer.Argument(help="The task's id.")],
+    operator: "Operator",
+    task: TaskId,
     round_: Annotated[int, typer.Argument(metavar="ROUND", min=1)],
     participant: Annotated[str, typer.Argument(help="Whose submission.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The new folder for the auditor.")],
-    state: State = DEFAULT_STATE,
-    as_json: AsJson = False,
-) -> None:
+    out: AuditFolder,
+) -> Written:
     """Write what an auditor takes along: terms, claim, and the model that the round began from."""
-    with _operator(state) as operator:
-        made = operator.order_audit(task, round_, participant, out)
-    record = {
-        "task": task,
-        "round": round_,
-        "participant": participant,
-        "number": made.number,
-        "folder": str(out),
-    }
-    if as_json:
-        _print_json(record)
-    else:
-        typer.echo(f"{out} is for the auditor, who runs `fedpeer audit site {out.name}` where the data are.")
+    made = operator.order_audit(task, round_, participant, out)
+    about = {"task": task, "round": round_, "participant": participant, "number": made.number}
+    return Written(
+        {**about, "folder": str(out)},
+        f"{out} is for the auditor, who runs `fedpeer audit site {out.name}` where the data are.",
+    )
 
 
-@audit_app.command("task")
-def audit_task(
-    task: Annotated[str, typer.Argument(help="The task's id.")],
-    out: Annotated[Path, typer.Option("--out", "-o", help="The new folder for the auditor.")],
-    state: State = DEFAULT_STATE,
-    as_json: AsJson = False,
-) -> None:
+@operating(audit_app, "task")
+def audit_task(operator: "Operator", task: TaskId, out: AuditFolder) -> Written:
     """Write what the auditor of an ended task measures it again with: ledger, openings, models, the task's secrets."""
-    with _operator(state) as operator:
-        operator.order_task_audit(task, out)
-    if as_json:
-        _print_json({"task": task, "folder": str(out)})
-    else:
-        typer.echo(
-            f"{out} is for the auditor alone, who has D_c from you, too, and runs `fedpeer audit task {out.name}`. It "
-            "holds the submitted models and the task's secrets."
-        )
+    operator.order_task_audit(task, out)
+    return Written(
+        {"task": task, "folder": str(out)},
+        f"{out} is for the auditor alone, who has D_c from you, too, and runs `fedpeer audit task {out.name}`. It "
+        "holds the submitted models and the task's secrets.",
+    )
 
 
-@audit_app.command("record")
+@operating(audit_app, "record")
 def audit_record_(
+    operator: "Operator",
     folder: Annotated[Path, typer.Argument(help="What the auditor has brought back.")],
-    state: State = DEFAULT_STATE,
-    as_json: AsJson = False,
-) -> None:
+) -> Changed:
     """Record what an auditor has brought back. Of an audit by re-training it is measured first: minutes."""
     from fedpeer.protocol.audit_folder import BroughtRemeasurement, read_brought
 
-    with _operator(state) as operator:
-        brought = read_brought(folder)
-        if isinstance(brought, BroughtRemeasurement):
-            body = operator.record_remeasurement(brought).body
-            of = brought.statement
-            told = f"Task {of.task_id}, measured again by its auditor: {of.words} (statement {of.number})."
-            _changed(operator, as_json, {**body}, told, told)
-            return
-        said, verdict = brought.statement, operator.record_audit(brought)
-        record = {
-            "task": said.task_id,
-            "round": said.round,
-            "participant": said.participant_id,
-            "number": said.number,
-            "outcome": verdict.outcome,
-            "submitted_micro": verdict.submitted_micro,
-            "retrained_micro": verdict.retrained_micro,
-            "limit_micro": verdict.limit_micro,
-            "explanation": verdict.explanation,
-        }
-        text = f"{said.participant_id}, round {said.round}: {verdict.outcome}. {verdict.explanation}"
-        _changed(operator, as_json, record, text, text)
+    brought = read_brought(folder)
+    if isinstance(brought, BroughtRemeasurement):
+        body, of = operator.record_remeasurement(brought).body, brought.statement
+        return Changed(
+            body, f"Task {of.task_id}, measured again by its auditor: {of.words} (statement {of.number})."
+        )
+    said, verdict = brought.statement, operator.record_audit(brought)
+    about = {"task": said.task_id, "round": said.round, "participant": said.participant_id}
+    text = f"{said.participant_id}, round {said.round}: {verdict.outcome}. {verdict.explanation}"
+    return Changed({**about, "number": said.number, **vars(verdict)}, text)
 
 
-@app.command()
+@operating(app)
 def deposit(
+    operator: "Operator",
     learner: Annotated[str, typer.Argument(help="The learner's id, which task files name as funder.")],
     credits_: Annotated[str, typer.Argument(metavar="CREDITS", help="How many credits it has paid for.")],
-    reference: Annotated[str, typer.Option(help="The bank's reference, or yours: each counts once.")],
-    state: State = DEFAULT_STATE,
-    as_json: AsJson = False,
-) -> None:
+    reference: Reference,
+) -> Changed:
     """Record that a learner has paid in: its tasks are reserved from that, and refunded to it."""
-    _fund(learner, reference, _micro(credits_), state, as_json)
+    return _funded(operator, learner, reference, _micro(credits_))
 
 
-@app.command()
+@operating(app)
 def withdraw(
+    operator: "Operator",
     learner: Annotated[str, typer.Argument(help="The learner's id.")],
     credits_: Annotated[str, typer.Argument(metavar="CREDITS", help="How many credits go back to it.")],
-    reference: Annotated[str, typer.Option(help="The bank's reference, or yours: each counts once.")],
-    state: State = DEFAULT_STATE,
-    as_json: AsJson = False,
-) -> None:
+    reference: Reference,
+) -> Changed:
     """Record that a learner was given back what no task has reserved."""
-    _fund(learner, reference, -_micro(credits_), state, as_json)
+    return _funded(operator, learner, reference, -_micro(credits_))
 
 
-@app.command()
+@operating(app)
 def learners(
+    operator: "Operator",
     name: Annotated[str | None, typer.Argument(help="One learner; all where left out.")] = None,
-    state: State = DEFAULT_STATE,
-    as_json: AsJson = False,
-) -> None:
+) -> Found:
     """Show what learners paid in, what their tasks have reserved and spent, and what is left."""
-    with _operator(state) as operator:
-        statements = operator.learners() if name is None else [operator.learner(name)]
-    if as_json:
-        _print_json({"learners": statements})
-        return
+    statements = operator.learners() if name is None else [operator.learner(name)]
+    parts: list[RenderableType] = []
     for statement in statements:
-        output().print(
+        parts.append(
             f"{statement['learner']}: {grouped_credits(statement['free_micro'])} credits free, "
             f"{grouped_credits(statement['reserved_micro'])} reserved"
         )
@@ -996,19 +918,19 @@ def learners(
         for task in statement["tasks"]:
             amounts = (task[f"{key}_micro"] for key in ("budget", "reserved", "spent", "stakes_lost"))
             table.add_row(f"task {task['task']}", task["state"], *map(grouped_credits, amounts))
-        output().print(table)
+        parts.append(table)
+    return Found({"learners": statements}, Group(*parts))
 
 
-def _fund(learner: str, reference: str, micro: int, state: Path, as_json: bool) -> None:
-    with _operator(state) as operator:
-        row, new = operator.fund(learner, reference, micro)
-        statement = operator.learner(learner)
-        text = (
-            f"The {row.movement} {reference} of {grouped_credits(abs(micro))} credits is recorded"
-            f"{'' if new else ' already'}; {learner} has {grouped_credits(statement['free_micro'])} credits that no "
-            "task has reserved."
-        )
-        _changed(operator, as_json, {**statement, "new": new}, text, text)
+def _funded(operator: "Operator", learner: str, reference: str, micro: int) -> Changed:
+    row, new = operator.fund(learner, reference, micro)
+    statement = operator.learner(learner)
+    return Changed(
+        {**statement, "new": new},
+        f"The {row.movement} {reference} of {grouped_credits(abs(micro))} credits is recorded"
+        f"{'' if new else ' already'}; {learner} has {grouped_credits(statement['free_micro'])} credits that no "
+        "task has reserved.",
+    )
 
 
 def _micro(text: str) -> int:
@@ -1045,87 +967,74 @@ def payout(
     from coordinator.banking import ready_folder, write_files
 
     target = folder or state / "payouts"
-    with _operator(state) as operator:
+    with operator_of(state) as operator:
         ready_folder(target)
         run, files = operator.pay_out()
-        written = write_files(target, run.row.number, files)
+        files_written = write_files(target, run.row.number, files)
         price = run.row.price
         text = "\n".join(
             [
                 f"Payout {run.row.number} {'has begun' if run.new else 'is on its way, as before'}: "
                 f"{counted(len(run.lines), 'payment')}, {price.text(run.units)} in all.",
-                *(f"  {path}" for path in written),
+                *(f"  {path}" for path in files_written),
                 f"Pay it once, then: fedpeer coordinator payout confirm {run.row.number}",
             ]
         )
         if files.message is None:
-            _note(f"Only the CSV file is written: {files.why}.")
+            note(f"Only the CSV file is written: {files.why}.")
         if run.left_out:
-            _note(
+            note(
                 f"Left out, since no bank account of theirs is known here: {', '.join(run.left_out[:10])}"
                 + (f" and {len(run.left_out) - 10} more" if len(run.left_out) > 10 else "")
             )
-        record = {**run.record(), "new": run.new, "files": [str(path) for path in written]}
-        _changed(operator, as_json, record, text, text)
+        record = {**run.record(), "new": run.new, "files": [str(path) for path in files_written]}
+        Changed(record, text).show(operator, as_json)
 
 
-@payout_app.command("confirm")
-def confirm_payout(
-    number: Annotated[int, typer.Argument(help="Which payout.")],
-    state: State = DEFAULT_STATE,
-    as_json: AsJson = False,
-) -> None:
+@operating(payout_app, "confirm")
+def confirm_payout(operator: "Operator", number: PayoutNumber) -> Changed:
     """Record that the bank has paid a payout."""
-    with _operator(state) as operator:
-        run, new = operator.confirm_payout(number)
-        paid = run.row.price.text(run.units)
-        text = f"Payout {number} is confirmed{'' if new else ' already'}: {paid} were paid."
-        _changed(operator, as_json, {**run.record(), "new": new}, text, text)
+    run, new = operator.confirm_payout(number)
+    paid = run.row.price.text(run.units)
+    text = f"Payout {number} is confirmed{'' if new else ' already'}: {paid} were paid."
+    return Changed({**run.record(), "new": new}, text)
 
 
-@payout_app.command("withdraw")
+@operating(payout_app, "withdraw")
 def withdraw_payout(
-    number: Annotated[int, typer.Argument(help="Which payout.")],
+    operator: "Operator",
+    number: PayoutNumber,
     reason: Annotated[str, typer.Option(help="For the ledger.")],
-    state: State = DEFAULT_STATE,
-    as_json: AsJson = False,
-) -> None:
+) -> Changed:
     """Take a payout back that was not paid: all of it is payable again. Be sure that the bank does not have it."""
-    with _operator(state) as operator:
-        run, new = operator.withdraw_payout(number, reason)
-        text = (
-            f"Payout {number} is withdrawn{'' if new else f' already, for the reason {run.row.reason!r}'}: its credits "
-            "are payable again. Delete its files wherever they lie: the next payout pays the same."
-        )
-        _changed(operator, as_json, {**run.record(), "new": new}, text, text)
+    run, new = operator.withdraw_payout(number, reason)
+    text = (
+        f"Payout {number} is withdrawn{'' if new else f' already, for the reason {run.row.reason!r}'}: its credits "
+        "are payable again. Delete its files wherever they lie: the next payout pays the same."
+    )
+    return Changed({**run.record(), "new": new}, text)
 
 
-@payout_app.command("return")
+@operating(payout_app, "return")
 def return_payment(
-    number: Annotated[int, typer.Argument(help="Which payout.")],
+    operator: "Operator",
+    number: PayoutNumber,
     participant: Annotated[str, typer.Argument(help="Whose payment came back.")],
     reason: Annotated[str, typer.Option(help="For the ledger, such as the bank's.")],
-    state: State = DEFAULT_STATE,
-    as_json: AsJson = False,
-) -> None:
+) -> Changed:
     """Record that one payment of a confirmed payout came back from the bank: it is payable again."""
-    with _operator(state) as operator:
-        run, new = operator.return_payment(number, participant, reason)
-        text = (
-            f"The payment of payout {number} to {participant} came back{'' if new else ', as recorded before'}: it is "
-            "payable again. Give the right account before the next payout: fedpeer coordinator payout account"
-        )
-        _changed(operator, as_json, {**run.record(), "new": new}, text, text)
+    run, new = operator.return_payment(number, participant, reason)
+    text = (
+        f"The payment of payout {number} to {participant} came back{'' if new else ', as recorded before'}: it is "
+        "payable again. Give the right account before the next payout: fedpeer coordinator payout account"
+    )
+    return Changed({**run.record(), "new": new}, text)
 
 
-@payout_app.command("list")
-def list_payouts(state: State = DEFAULT_STATE, as_json: AsJson = False) -> None:
+@operating(payout_app, "list")
+def list_payouts(operator: "Operator") -> Found:
     """List the payouts, and who was paid what."""
-    with _operator(state) as operator:
-        runs = operator.payout_runs()
-    if as_json:
-        _print_json({"payouts": [run.record() for run in runs]})
-        return
+    runs = operator.payout_runs()
     table = Table("payout", "began", "standing", "participant", "amount", "credits", "")
     for run in runs:
         for place, line in enumerate(run.lines):
@@ -1135,37 +1044,30 @@ def list_payouts(state: State = DEFAULT_STATE, as_json: AsJson = False) -> None:
             amount = run.row.price.text(line.units)
             came_back = "" if line.returned_at is None else f"came back: {printable(line.returned)}"
             table.add_row(*first, line.participant_id, amount, grouped_credits(line.micro), came_back)
-    output().print(table)
+    return Found({"payouts": [run.record() for run in runs]}, table)
 
 
-@payout_app.command("account")
+@operating(payout_app, "account")
 def bank_account(
-    participant: Annotated[str, typer.Argument(help="The participant's id.")],
+    operator: "Operator",
+    participant: ParticipantId,
     holder: Annotated[str, typer.Option(help="Name of the account's holder, as the bank has it.")],
     iban: Annotated[str, typer.Option(help="The account's IBAN.")],
     bic: Annotated[str, typer.Option(help="The bank's BIC, where it asks for one.")] = "",
-    state: State = DEFAULT_STATE,
-    as_json: AsJson = False,
-) -> None:
+) -> Written:
     """Set where a participant is paid. Bank details stand in the database alone, never in the ledger."""
-    with _operator(state) as operator:
-        row = operator.set_bank_account(participant, holder, iban, bic)
-        text = f"{participant} is paid to {row.iban} of {row.holder} from the next payout on."
-        _show(as_json, vars(row), text)
+    row = operator.set_bank_account(participant, holder, iban, bic)
+    return Written(vars(row), f"{participant} is paid to {row.iban} of {row.holder} from the next payout on.")
 
 
-@payout_app.command("accounts")
-def list_bank_accounts(state: State = DEFAULT_STATE, as_json: AsJson = False) -> None:
+@operating(payout_app, "accounts")
+def list_bank_accounts(operator: "Operator") -> Found:
     """List where participants are paid."""
-    with _operator(state) as operator:
-        rows = operator.bank_accounts()
-    if as_json:
-        _print_json({"accounts": [vars(row) for row in rows]})
-        return
+    rows = operator.bank_accounts()
     table = Table("participant", "holder", "IBAN", "BIC", "since")
     for row in rows:
         table.add_row(row.participant_id, row.holder, row.iban, row.bic, _time(row.changed_at))
-    output().print(table)
+    return Found({"accounts": [vars(row) for row in rows]}, table)
 
 
 def _certificates(operator: "Operator") -> tuple[dict[str, Any], list[str]]:
@@ -1214,13 +1116,6 @@ def _print_tasks(reports: "list[TaskReport]") -> None:
             output().print(f"{report.row.id}: {name} cannot deliver: {printable(reason)}", markup=False)
 
 
-def _operator(state: Path) -> "AbstractContextManager[Operator]":
-    from coordinator.folder import StateFolder
-    from coordinator.operator import Operator
-
-    return closing(Operator(StateFolder(state)))
-
-
 @contextmanager
 def _cleaning_up() -> Iterator[None]:
     """SIGTERM ends the block as Ctrl-C does: what it has begun is taken away."""
@@ -1244,65 +1139,6 @@ def _telling() -> Iterator[Callable[[str], None]]:
         return
     with console.status("") as status:
         yield status.update
-
-
-def _changed(
-    operator: "Operator",
-    as_json: bool,
-    record: dict[str, Any],
-    done: str,
-    recorded: str,
-    *,
-    certificates: bool = False,
-) -> None:
-    """Shows what a command has changed and whether it is in force, which its exit code says too.
-
-    Args:
-        done: what is so where it is in force.
-        recorded: what is so where that is not known.
-        certificates: whether it has made certificates, which the service that runs may refuse.
-    """
-    from coordinator.operator import Notice
-
-    notice = _notice(operator)
-    text = recorded if notice is Notice.UNCONFIRMED else done
-    why = _written(as_json, {**record, "service": notice.value}, text)
-    if why is not None:
-        _note(f"Done, but standard output cannot be written ({why}). {text}")
-    _conclude(operator, operator.refused_certificates() if certificates else "")
-    if why is not None:
-        raise typer.Exit(UNSHOWN)
-
-
-def _notice(operator: "Operator") -> "Notice":
-    assert operator.notice is not None, "something was changed"
-    return operator.notice
-
-
-def _conclude(operator: "Operator", refused: str = "") -> None:
-    """Says whether a change is in force; not where the service has `refused` the certificates, for this reason."""
-    from coordinator.operator import Notice
-
-    if operator.unsigned is not None:
-        _note(f"Recorded, and not yet under a signed head: {operator.unsigned}")
-    if refused:
-        _note(
-            f"Recorded, NOT IN FORCE: the coordinator that runs goes on with the certificates it had: {refused}"
-        )
-        raise typer.Exit(UNCONFIRMED)
-    match _notice(operator):
-        case Notice.CONFIRMED:
-            _note("In force: the coordinator that runs has taken notice.")
-        case Notice.NOT_SERVED:
-            _note("Recorded. No coordinator runs; the next one begins with it.")
-        case Notice.UNCONFIRMED:
-            _note(
-                "Recorded, NOT CONFIRMED: the coordinator that serves this database has not answered for "
-                f"{ANSWER_SECONDS:g} seconds, or runs from elsewhere. It takes it up when it goes on, at the "
-                "next command that it answers, or when it is started again; do not repeat the command, "
-                "`status` shows whether it answers."
-            )
-            raise typer.Exit(UNCONFIRMED)
 
 
 def _facts(manifest: "Manifest") -> dict[str, Any]:
@@ -1337,48 +1173,20 @@ def _warn_of_password(url: str) -> None:
     from fedpeer.audit.sql.database import parse_url
 
     if url and any(url in argument for argument in sys.argv) and "@" in url and parse_url(url).password:
-        _note(
+        note(
             "The database's password stood among this command's arguments, where others can see it; give the URL by "
             "FEDPEER_DATABASE, or leave the password to PostgreSQL's password file"
         )
 
 
-def _show(as_json: bool, record: dict[str, Any], text: str) -> None:
-    """What a command has done; where nobody can read it, standard error and the exit code say that it is done."""
-    if (why := _written(as_json, record, text)) is not None:
-        _note(f"Done, but standard output cannot be written ({why}). {text}")
-        raise typer.Exit(UNSHOWN)
-
-
-def _written(as_json: bool, record: dict[str, Any], text: str) -> str | None:
-    """Writes a result to standard output; why that cannot be done, where it cannot."""
-    if nowhere(sys.stdout):
-        return "it is closed"
-    try:
-        typer.echo(json.dumps(record) if as_json else text)
-        sys.stdout.flush()
-    except OSError as error:
-        discard_output()
-        return error.strerror or str(error)
-    return None
-
-
-def _print_json(record: dict[str, Any]) -> None:
-    typer.echo(json.dumps(record))
-
-
 def _announce(addresses: dict[str, str]) -> None:
     try:
-        _print_json({"addresses": addresses})
+        print_json({"addresses": addresses})
         sys.stdout.flush()  # a pipe's reader waits for it
     except OSError as error:  # the reader has gone; the service goes on
-        _note(
+        note(
             f"the addresses cannot be written: {error.strerror}; they stand in the state folder's serving.json"
         )
-
-
-def _note(text: str) -> None:
-    typer.echo(text, err=True)
 
 
 def _paid(report: "TaskReport") -> str:

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 import structlog
 
@@ -38,33 +38,19 @@ _NOTIFY, _PROGRESS = b"notify\n", b"progress\n"
 _ANSWER_BYTES = 1 << 23
 
 
-class MarketProgress(TypedDict):
-    """How far the rounds are that are trained and scored now, by task.
-
-    Attributes:
-        training: by participant the round, the millionths that it says are done, and when it said so.
-        shadows: the round, models of the evidence that are trained, of how many, and seconds that the others take.
-    """
-
-    training: dict[str, dict[str, tuple[int, int, float]]]
-    shadows: dict[str, tuple[int, int, int, float]]
-
-
-#: Where nobody trains and nothing is scored, or no service says so.
-NO_PROGRESS: MarketProgress = {"training": {}, "shadows": {}}
-
-
-@dataclass(frozen=True)
+@dataclass
 class RoundProgress:
     """How far a round is.
 
     Attributes:
+        round: which; 0: nothing is known of any.
         done_micro: what participants say of their training, in millionths, by name.
         trained, of: shadow models of the evidence; 0 of 0 where there are none yet.
         seconds_left: that the other shadows take.
     """
 
-    done_micro: Mapping[str, int] = field(default_factory=dict)
+    round: int = 0
+    done_micro: dict[str, int] = field(default_factory=dict)
     trained: int = 0
     of: int = 0
     seconds_left: float = 0.0
@@ -84,7 +70,7 @@ class ControlSocket:
         path: Path,
         answer: Callable[[], Awaitable[None]],
         troubles: Callable[[], dict[str, str]],
-        progress: Callable[[], MarketProgress],
+        progress: Callable[[], Mapping[str, RoundProgress]],
     ) -> None:
         self._path = path
         self._answer = answer
@@ -113,7 +99,7 @@ class ControlSocket:
         except ValueError:
             return  # more than anybody has to say
         if asked == _PROGRESS:
-            writer.write(json.dumps(self._progress()).encode() + b"\n")
+            writer.write(json.dumps(self._progress(), default=vars).encode() + b"\n")
             return
         if asked != _NOTIFY:
             return
@@ -138,18 +124,15 @@ def notify(path: Path) -> dict[str, str] | None:
     return found
 
 
-def progress(path: Path) -> MarketProgress:
-    """How far the current rounds are; nothing where no service answers."""
-    found: MarketProgress | None = _asked(path, _PROGRESS)
-    return found or NO_PROGRESS
+def progress(path: Path) -> dict[str, RoundProgress]:
+    """How far the current rounds are, by task; nothing where no service answers."""
+    return {task_id: RoundProgress(**said) for task_id, said in (_asked(path, _PROGRESS) or {}).items()}
 
 
-def round_progress(progress: MarketProgress, task_id: str, round_: int) -> RoundProgress:
+def round_progress(progress: Mapping[str, RoundProgress], task_id: str, round_: int) -> RoundProgress:
     """Of one round of a task."""
-    told = progress["training"].get(task_id, {})
-    done = {name: micro for name, (number, micro, _) in told.items() if number == round_}
-    number, trained, of, seconds = progress["shadows"].get(task_id, (0, 0, 0, 0.0))
-    return RoundProgress(done, trained, of, seconds) if number == round_ else RoundProgress(done)
+    found = progress.get(task_id)
+    return found if found is not None and found.round == round_ else RoundProgress()
 
 
 def _asked(path: Path, word: bytes) -> Any:

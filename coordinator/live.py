@@ -1,8 +1,5 @@
 """What is known only while the service runs: who watches, and who has shown a sign of life.
 
-A `Reported` is a participant's word on its training, the last that it gave; `Shadows` says how far evidence is. Nothing
-depends on either.
-
 A `Feed` holds one task's events, as the database has them, and hands them to watchers from any cursor on. A
 watcher that loses its connection asks again from its last cursor; nothing is lost, because the events are
 rows. One identity has one session in a task: a second Watch takes over, and the first ends with an error.
@@ -16,25 +13,6 @@ from dataclasses import dataclass, field
 from coordinator.storage.tasks import EventRow
 from fedpeer.protocol.errors import Code, Refusal
 from mechanism.lifecycle import State
-
-
-@dataclass(frozen=True)
-class Reported:
-    """How far a participant's training of a round was when it last said so: millionths, and when it was heard."""
-
-    round: int
-    done_micro: int
-    at: float
-
-
-@dataclass(frozen=True)
-class Shadows:
-    """How many of a round's shadow models are trained, of how many, and how long the others will take."""
-
-    round: int
-    trained: int
-    of: int
-    seconds_left: float
 
 
 @dataclass(eq=False)

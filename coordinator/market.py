@@ -25,8 +25,8 @@ from coordinator.admission import (
 )
 from coordinator.audits import appeal
 from coordinator.boundary import refusal_for
+from coordinator.control_socket import RoundProgress
 from coordinator.identity import Caller, check_standing
-from coordinator.live import Reported, Shadows
 from coordinator.notices import Refused
 from coordinator.reputation import reputation_of
 from coordinator.runner import LiveTask, Workplace
@@ -272,25 +272,15 @@ class Market:
         if done_micro > MICRO:
             raise FieldError("done_millionths", done_micro, f"at most {MICRO}, all of the training")
         name, now = caller.participant_id, self._work.clock.now()
-        live.reported[name] = Reported(round_, done_micro, now)
+        live.progress_of(round_).done_micro[name] = done_micro
         await self._work.tell(Kind.PROGRESS, task_id, name, str(round_), str(done_micro), at=now)
 
-    def reported(self) -> dict[str, dict[str, Reported]]:
-        """What participants have said of the rounds that are trained now, by task and name."""
+    def rounds(self) -> dict[str, RoundProgress]:
+        """How far the rounds are that are trained and scored now, by task; nothing depends on it."""
         return {
-            live.row.id: {name: said for name, said in live.reported.items() if said.round == live.row.round}
+            live.row.id: live.progress
             for live in self._tasks.values()
-            if live.row.state is State.TRAINING
-        }
-
-    def shadows(self) -> dict[str, Shadows]:
-        """How far the evidence of the current rounds is, by task."""
-        return {
-            live.row.id: found
-            for live in self._tasks.values()
-            if (found := live.shadows) is not None
-            and live.row.state in (State.TRAINING, State.SCORED)
-            and found.round == live.row.round
+            if live.row.state in (State.TRAINING, State.SCORED) and live.progress.round == live.row.round
         }
 
     async def _take(

@@ -24,7 +24,7 @@ from coordinator.certificates import Certificates, read_certificates
 from coordinator.clock import Clock, SystemClock
 from coordinator.commits import Transactions
 from coordinator.config import ServiceConfig
-from coordinator.control_socket import MarketProgress, notify, progress, round_progress
+from coordinator.control_socket import RoundProgress, notify, progress, round_progress
 from coordinator.errors import FolderError, PayoutError, TaskError
 from coordinator.folder import StateFolder
 from coordinator.forgetting import Forgotten, forget
@@ -203,7 +203,7 @@ class TaskReport:
     paid_micro: dict[str, int]
     escrow_micro: int
 
-    def record(self, progress: MarketProgress) -> dict[str, Any]:
+    def record(self, progress: Mapping[str, RoundProgress]) -> dict[str, Any]:
         """For --json; with how far the round is, as the service says."""
         row = self.row
         current = round_progress(progress, row.id, row.round)
@@ -654,7 +654,7 @@ class Operator:
             addresses = {}
         return RunningService(addresses, notice is Notice.CONFIRMED, self._troubles)
 
-    def progress(self) -> MarketProgress:
+    def progress(self) -> dict[str, RoundProgress]:
         """How far training and evidence are, as the service says; nothing where none answers."""
         return progress(self.folder.control_socket)
 

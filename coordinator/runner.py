@@ -20,10 +20,11 @@ from coordinator.blobs import BlobStore
 from coordinator.boundary import refusal_for
 from coordinator.clock import Clock
 from coordinator.commits import Transactions
+from coordinator.control_socket import RoundProgress
 from coordinator.derivation import chain_secret
 from coordinator.errors import CoordinatorError, TaskError
 from coordinator.history import merged_before, round_start
-from coordinator.live import Feed, Presence, Reported, Shadows
+from coordinator.live import Feed, Presence
 from coordinator.metrics import Metrics
 from coordinator.notices import Refused
 from coordinator.receiving import Uploads
@@ -107,8 +108,7 @@ class LiveTask:
     Attributes:
         changed: set when something has happened that the runner should look at.
         missing: arrivals that its phase still waits for, as the runner has counted them.
-        reported: what participants have said of their training, by name; only of those who train.
-        shadows: how far the evidence of the current round is; None before the first of its models.
+        progress: how far the last round is of which that was said.
         broken: why the last step failed; None while all is well.
         broken_since: when the first of the steps that have failed since all was well did.
     """
@@ -118,12 +118,17 @@ class LiveTask:
     presence: Presence
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     missing: int = 0
-    reported: dict[str, Reported] = field(default_factory=dict)
-    shadows: Shadows | None = None
+    progress: RoundProgress = field(default_factory=RoundProgress)
     broken: str | None = None
     broken_since: float = 0.0
     _looked: float = 0.0
     _glance: asyncio.TimerHandle | None = None
+
+    def progress_of(self, round_: int) -> RoundProgress:
+        """How far a round is, to be written to; what was said of another is gone."""
+        if self.progress.round != round_:
+            self.progress = RoundProgress(round_)
+        return self.progress
 
     def arrived(self) -> None:
         """A claim, a model or a failure is recorded: the runner looks when all are there, and soon for the metrics."""
@@ -443,7 +448,8 @@ class TaskRunner:
     def _trained(self, trained: int, of: int) -> None:
         """Notes how far the shadows of the current round are; in the scoring thread."""
         live, took = self._live, time.monotonic() - self._computing_since
-        live.shadows = Shadows(live.row.round, trained, of, took / trained * (of - trained))
+        progress = live.progress_of(live.row.round)
+        progress.trained, progress.of, progress.seconds_left = trained, of, took / trained * (of - trained)
         log.debug("shadow models trained", task=live.row.id, round=live.row.round, trained=trained, of=of)
 
     async def _settle(self, row: TaskRow) -> _Seen:

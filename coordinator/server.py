@@ -41,12 +41,12 @@ from coordinator.clock import Clock, SystemClock
 from coordinator.commits import Transactions
 from coordinator.config import ServerSection, ServiceConfig, StorageSection
 from coordinator.console_process import keep_console
-from coordinator.control_socket import ControlSocket, MarketProgress
+from coordinator.control_socket import ControlSocket
 from coordinator.errors import FolderError, ServeError
 from coordinator.folder import StateFolder, write_private
 from coordinator.identity import Caller, Enrolled, Roster, enrol, renew
 from coordinator.listening import listen
-from coordinator.live import Feed, Presence, Reported
+from coordinator.live import Feed, Presence
 from coordinator.market import Market
 from coordinator.metrics import Metrics
 from coordinator.notices import KEPT_SECONDS, Alarm, Notices
@@ -224,7 +224,7 @@ class Coordinator:
         )
         self._supervisor = Supervisor(self.metrics, self._raise_alarm)
         self._control_socket = ControlSocket(
-            folder.control_socket, self._follow, self.troubles, self._progress
+            folder.control_socket, self._follow, self.troubles, self.market.rounds
         )
         #: Set when somebody may have changed what is held in memory, and who waits for it to be read again.
         self._outdated = asyncio.Event()
@@ -342,7 +342,7 @@ class Coordinator:
             case Kind.WATCHES, (task_id, name) if live := self.market.held(task_id):
                 live.presence.take_over(name, change.at)
             case Kind.PROGRESS, (task_id, name, number, done) if live := self.market.held(task_id):
-                live.reported[name] = Reported(int(number), int(done), change.at)
+                live.progress_of(int(number)).done_micro[name] = int(done)
             case Kind.SENDS, (task_id, name, submission_id):
                 self._work.uploads.places.hand_over(UploadKey(task_id, name, submission_id))
 
@@ -474,18 +474,6 @@ class Coordinator:
             **certificates,
             **self._supervisor.troubles(),
             **self._notices.troubles(),
-        }
-
-    def _progress(self) -> MarketProgress:
-        return {
-            "training": {
-                task: {name: (said.round, said.done_micro, said.at) for name, said in by_name.items()}
-                for task, by_name in self.market.reported().items()
-            },
-            "shadows": {
-                task: (found.round, found.trained, found.of, found.seconds_left)
-                for task, found in self.market.shadows().items()
-            },
         }
 
     def _sending(self, name: str) -> Callable[[Duty], Awaitable[None]]:

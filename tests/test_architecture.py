@@ -49,7 +49,7 @@ COORDINATOR = (
     ("audits", "history", "notices", "payouts", "reputation", "settlements", "revocations"),
     ("forgetting",),
     ("operator", "runner"),
-    ("alarms", "market", "task_text"),
+    ("alarms", "command_output", "market", "task_text"),
     ("services",),
     ("server",),
     ("fronts",),

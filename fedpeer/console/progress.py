@@ -3,7 +3,7 @@
 import threading
 import time
 
-from coordinator.control_socket import NO_PROGRESS, MarketProgress, RoundProgress, progress, round_progress
+from coordinator.control_socket import RoundProgress, progress, round_progress
 from fedpeer.console.reading import Reader
 
 #: Seconds for which an answer is taken as it was: pages are looked at again once a second.
@@ -17,9 +17,9 @@ class CurrentProgress:
         self._path = reader.folder.control_socket
         self._lock = threading.Lock()
         self._asked = -_FRESH_SECONDS
-        self._said = NO_PROGRESS
+        self._said: dict[str, RoundProgress] = {}
 
-    def look(self) -> MarketProgress:
+    def look(self) -> dict[str, RoundProgress]:
         """As the service has just said, or half a second ago."""
         with self._lock:
             if time.monotonic() - self._asked >= _FRESH_SECONDS:

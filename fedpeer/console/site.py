@@ -23,7 +23,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from coordinator.control_socket import MarketProgress
+from coordinator.control_socket import RoundProgress
 from coordinator.errors import CoordinatorError
 from fedpeer.audit.sql.errors import StorageError
 from fedpeer.console.client_certificates import SCOPE_KEY, ClientCertificates, holder_of
@@ -116,7 +116,7 @@ class Console:
         self._hosts, self._secure = frozenset(hosts), secure
         #: Each who watches, and whether it is shown how far participants are.
         self._watchers: dict[asyncio.Event, bool] = {}
-        self._said: MarketProgress | None = None
+        self._said: dict[str, RoundProgress] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._size = 0
         self._turn = 0

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import coordinator.control_socket
-from coordinator.control_socket import ControlSocket, MarketProgress, notify, progress
+from coordinator.control_socket import ControlSocket, RoundProgress, notify, progress
 
 
 async def test_a_notification_is_answered_when_the_service_has_looked_and_only_then(tmp_path: Path) -> None:
@@ -18,10 +18,7 @@ async def test_a_notification_is_answered_when_the_service_has_looked_and_only_t
         if len(looked) == 2:
             raise OSError("the database is gone")
 
-    told: MarketProgress = {
-        "training": {"one": {"p1": (1, 500_000, 7.5)}},
-        "shadows": {"one": (1, 20, 145, 60.0)},
-    }
+    told = {"one": RoundProgress(1, {"p1": 500_000}, 20, 145, 60.0)}
     control_socket = ControlSocket(path, look, lambda: {"task one": "the disk is full"}, lambda: told)
     assert notify(path) is None
     await control_socket.start()
@@ -29,13 +26,10 @@ async def test_a_notification_is_answered_when_the_service_has_looked_and_only_t
     assert await asyncio.to_thread(notify, path) == {"task one": "the disk is full"}
     assert await asyncio.to_thread(notify, path) is None  # it could not look
     assert await asyncio.to_thread(notify, path) == {"task one": "the disk is full"}
-    assert await asyncio.to_thread(progress, path) == {  # without a look
-        "training": {"one": {"p1": [1, 500_000, 7.5]}},
-        "shadows": {"one": [1, 20, 145, 60.0]},
-    }
+    assert await asyncio.to_thread(progress, path) == told  # without a look
     await control_socket.stop()
     assert notify(path) is None
-    assert progress(path) == {"training": {}, "shadows": {}}
+    assert progress(path) == {}
     assert len(looked) == 3
 
 

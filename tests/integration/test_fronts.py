@@ -115,7 +115,7 @@ def leads(folder: StateFolder, number: int) -> bool:
 
 def training(folder: StateFolder, round_: int) -> dict[str, int]:
     """What the process that leads knows of the participants' training."""
-    return dict(round_progress(progress(folder.control_socket), "task", round_).done_micro)
+    return round_progress(progress(folder.control_socket), "task", round_).done_micro
 
 
 async def until(reached: Callable[[], bool]) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from coordinator.backup import write_backup
-from coordinator.cli import UNCONFIRMED, UNSHOWN
+from coordinator.command_output import UNCONFIRMED, UNSHOWN
 from coordinator.errors import FolderError, ServeError
 from coordinator.folder import StateFolder
 from coordinator.operator import Operator

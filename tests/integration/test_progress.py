@@ -5,7 +5,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from coordinator.control_socket import progress
+from coordinator.control_socket import progress, round_progress
 from fedpeer.protocol.errors import Code
 from fedpeer.testing import LocalMarket
 from fedpeer.v1 import market_pb2
@@ -129,4 +129,4 @@ async def test_the_same_with_asyncio(tmp_path: Path) -> None:
 
 
 def said(path: Path) -> dict[str, int]:
-    return {name: done for name, (_, done, _) in progress(path)["training"].get("task", {}).items()}
+    return round_progress(progress(path), "task", 1).done_micro

@@ -19,7 +19,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 import coordinator.control_socket
-from coordinator.cli import UNCONFIRMED
+from coordinator.command_output import UNCONFIRMED
 from coordinator.folder import StateFolder
 from fedpeer.__main__ import main
 from fedpeer.protocol.certificates import new_key, signing_request
