@@ -1,6 +1,7 @@
 """The Ledger service: checkpoints, entries, proofs and balances; read-only, for anybody."""
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from dataclasses import asdict
 from typing import Any
 
 from coordinator.commits import Transactions
@@ -93,10 +94,7 @@ class LedgerServicer(ledger_pb2_grpc.LedgerServicer):
         )
         return ledger_pb2.Balance(
             account=request.account,
-            debits_posted_micro=balance.debits_posted,
-            credits_posted_micro=balance.credits_posted,
-            debits_pending_micro=balance.debits_pending,
-            credits_pending_micro=balance.credits_pending,
+            **{f"{name}_micro": value for name, value in asdict(balance).items()},
             ledger_size=size,
         )
 

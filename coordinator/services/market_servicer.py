@@ -3,8 +3,9 @@
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
+from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from coordinator.boundary import caller
@@ -15,7 +16,6 @@ from coordinator.metrics import Metrics
 from coordinator.runner import LiveTask
 from coordinator.settlements import PaidRound
 from coordinator.storage.audits import AuditRow
-from coordinator.storage.submissions import ReceiptRow
 from coordinator.transaction import FailureReport
 from fedpeer.protocol.codec import decode_opening, decode_signed, encode_verdict
 from fedpeer.protocol.frames import Frame
@@ -25,6 +25,9 @@ from mechanism.canonical import canonical_digest
 from mechanism.lifecycle import State
 from mechanism.settlement import MICRO
 from mechanism.statements import ClaimOpening, ClaimStatement
+
+#: Any message.
+Filled = TypeVar("Filled", bound=Message)
 
 _STATES: dict[State, market_pb2.TaskState] = {
     state: getattr(market_pb2, f"TASK_STATE_{state}") for state in State
@@ -75,7 +78,9 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
     async def SubmitEffort(self, request: market_pb2.Signed, context: Any) -> market_pb2.Receipt:
         statement = decode_signed(ClaimStatement, request)
         opening = decode_opening(ClaimOpening, statement, request)
-        return _receipt(await self._market.claim(caller(), statement, request.signature, opening))
+        return _filled(
+            market_pb2.Receipt, await self._market.claim(caller(), statement, request.signature, opening)
+        )
 
     async def FetchModel(self, request: market_pb2.FetchModelRequest, context: Any) -> AsyncIterator[Any]:
         live = await self._market.task(request.task_id)
@@ -95,13 +100,13 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
         self, request_iterator: AsyncIterator[market_pb2.ModelHeader | Frame], context: Any
     ) -> market_pb2.Receipt:
         welcome = partial(context.send_initial_metadata, ())
-        return _receipt(await self._market.submit(caller(), request_iterator, welcome))
+        return _filled(market_pb2.Receipt, await self._market.submit(caller(), request_iterator, welcome))
 
     async def ReportFailure(
         self, request: market_pb2.ReportFailureRequest, context: Any
     ) -> market_pb2.Receipt:
         said = request.task_id, request.round, request.participant_id, request.submission_id, request.reason
-        return _receipt(await self._market.fail(caller(), FailureReport(*said)))
+        return _filled(market_pb2.Receipt, await self._market.fail(caller(), FailureReport(*said)))
 
     async def ReportProgress(
         self, request: market_pb2.ReportProgressRequest, context: Any
@@ -111,7 +116,7 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
 
     async def GetReceipt(self, request: market_pb2.GetReceiptRequest, context: Any) -> market_pb2.Receipt:
         live = await self._market.task(request.task_id)
-        return _receipt(await self._market.receipt(caller(), live, request.submission_id))
+        return _filled(market_pb2.Receipt, await self._market.receipt(caller(), live, request.submission_id))
 
     async def GetSettlement(
         self, request: market_pb2.GetSettlementRequest, context: Any
@@ -127,12 +132,7 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
             participant_id=who.participant_id,
             ledger_index=standing.ledger_index,
             rounds=[
-                market_pb2.DisputedRound(
-                    round=number,
-                    agreed=found.agreed,
-                    explanation=found.explanation,
-                    award_micro=found.award_micro,
-                )
+                _filled(market_pb2.DisputedRound, found, round=number)
                 for number, found in sorted(standing.rounds.items())
             ],
             paid=standing.paid,
@@ -152,14 +152,7 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
         return market_pb2.Reputation(
             value=found.value,
             reasons=[
-                market_pb2.ReputationReason(
-                    task_id=event.task_id,
-                    round=event.round,
-                    at=_time(event.at),
-                    kept=event.kept,
-                    explanation=event.explanation,
-                    weight=weight,
-                )
+                _filled(market_pb2.ReputationReason, event, at=_time(event.at), weight=weight)
                 for event, weight in found.reasons
             ],
         )
@@ -234,52 +227,28 @@ def _event(task_id: str, received: ReceivedEvent) -> market_pb2.Event:
     return message
 
 
-def _receipt(row: ReceiptRow) -> market_pb2.Receipt:
-    return market_pb2.Receipt(
-        submission_id=row.submission_id,
-        task_id=row.task_id,
-        participant_id=row.participant_id,
-        round=row.round,
-        kind=row.kind,
-        digest=row.digest,
-        ledger_index=row.ledger_index,
-        late=row.late,
-    )
-
-
 def _audits(rows: Sequence[AuditRow]) -> market_pb2.Audits:
-    return market_pb2.Audits(
-        audits=[
-            market_pb2.Audit(
-                round=row.round,
-                stage=row.stage,
-                question_micro=row.question_micro,
-                due=_time(row.due_at),
-                explanation=row.explanation,
-            )
-            for row in rows
-        ]
-    )
+    return market_pb2.Audits(audits=[_filled(market_pb2.Audit, row, due=_time(row.due_at)) for row in rows])
 
 
 def _settlement(task_id: str, paid: PaidRound) -> market_pb2.Settlement:
     line, assessment = paid.line, paid.line.assessment
     verified = assessment.verified_micro
-    return market_pb2.Settlement(
+    kept = ("penalty_micro", "stake_lost_micro", "held_micro", "peers", "audited")
+    return _filled(
+        market_pb2.Settlement,
+        line,
         task_id=task_id,
-        round=line.round,
-        participant_id=line.participant_id,
-        paid_micro=line.paid_micro,
-        penalty_micro=line.record["penalty_micro"],
-        stake_lost_micro=line.record["stake_lost_micro"],
         claimed_degree=str(assessment.claimed_degree),
         verified_degree="" if verified is None else f"{verified}/{MICRO}",
-        peers=line.record["peers"],
         verdicts=[encode_verdict(verdict) for verdict in assessment.verdicts],
-        ledger_index=line.ledger_index,
         proof=paid.proof,
-        expected_micro=line.expected_micro,
         opening=paid.opening,
-        held_micro=line.record["held_micro"],
-        audited=line.record["audited"],
+        **{key: line.record[key] for key in kept},
     )
+
+
+def _filled(kind: type[Filled], source: Any, **rest: Any) -> Filled:
+    """A message whose fields are those of `source` by their names, but for the `rest`."""
+    own = kind.DESCRIPTOR.fields_by_name.keys() - rest.keys()
+    return kind(**{name: getattr(source, name) for name in own}, **rest)
