@@ -8,7 +8,6 @@ against the folder of the file that names them.
 """
 
 import base64
-import json
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -400,8 +399,7 @@ class PaymentSection(Section):
     exponent: Exact | None = None
 
     def parameters(self) -> dict[str, Decimal]:
-        given = {"scale": self.scale, "exponent": self.exponent}
-        return {key: value for key, value in given.items() if value is not None}
+        return self.model_dump(exclude={"name"}, exclude_none=True)
 
 
 class AggregationSection(Section):
@@ -475,7 +473,7 @@ class PrivacySection(Section):
 
     def privacy(self) -> Privacy:
         """FieldError: a value out of its range."""
-        return Privacy(self.method, self.clip, self.noise_multiplier, self.delta)
+        return Privacy(**self.model_dump())
 
 
 class AllowedSection(Section):
@@ -596,10 +594,7 @@ class AuditSection(Section):
             auditor=public_key_of("audit.auditor", self.auditor),
             probability=rational("audit.probability", self.probability),
             rate=rational("audit.rate", self.rate),
-            held_back=self.held_back,
-            seconds=self.seconds,
-            appeal_seconds=self.appeal_seconds,
-            unaudited=self.unaudited,
+            **self.model_dump(include={"held_back", "seconds", "appeal_seconds", "unaudited"}),
         )
 
 
@@ -851,34 +846,22 @@ def validated_config(document: dict[str, Any], kind: type[ConfigModel], path: Pa
 
 def config_text(config: BaseModel) -> str:
     """What `parse_config` reads as `config`: the keys that it was given."""
-    return "\n".join([*_table_lines("", config.model_dump(exclude_unset=True)), ""])
+    import tomlkit  # it takes its time, which few commands need
 
-
-def _table_lines(name: str, table: dict[str, Any]) -> list[str]:
-    """A table of TOML: its own keys, then the tables in it."""
-    held = [f"{key} = {json.dumps(value)}" for key, value in table.items() if not isinstance(value, dict)]
-    lines = ["", f"[{name}]", *held] if name and held else held
-    for key, value in table.items():
-        if isinstance(value, dict):
-            lines += _table_lines(f"{name}.{key}" if name else key, value)
-    return lines
+    return tomlkit.dumps(config.model_dump(mode="json", exclude_unset=True))
 
 
 def resolve_paths(config: TaskConfig, folder: Path) -> TaskConfig:
-    """`config` with its relative paths taken from `folder`."""
+    """`config` with its relative paths taken from `folder`, which is its own where it names none."""
     folder = folder.absolute()
-    changes: dict[str, Any] = {"folder": folder if config.folder is None else folder / config.folder}
-    if config.initial_model is not None:
-        changes["initial_model"] = folder / config.initial_model
-    if config.audit is not None:
-        changes["audit"] = config.audit.model_copy(update={"auditor": folder / config.audit.auditor})
-    if config.auditor is not None:
-        changes["auditor"] = folder / config.auditor
-    if config.data is not None:
-        paths = {
-            name: folder / value
-            for name in ("root", "file", "test_file", "folder", "test_folder")
-            if (value := getattr(config.data, name)) is not None
-        }
-        changes["data"] = config.data.model_copy(update=paths)
-    return config.model_copy(update=changes)
+    return _resolved(config.model_copy(update={"folder": config.folder or folder}), folder)
+
+
+def _resolved(section: ConfigModel, folder: Path) -> ConfigModel:
+    changes: dict[str, Any] = {}
+    for name, value in section:
+        if isinstance(value, Path):
+            changes[name] = folder / value
+        elif isinstance(value, Section):
+            changes[name] = _resolved(value, folder)
+    return section.model_copy(update=changes)
