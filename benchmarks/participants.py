@@ -55,7 +55,6 @@ from fedpeer.protocol.certificates import public_key_pem
 from mechanism.evidence import EvidenceModel, Measurement, assess
 from mechanism.ledger.note import SigningKey
 from mechanism.ledger.verify import verify_ledger
-from mechanism.lifecycle import State
 from mechanism.peers import Draw, draw_head, draw_share, round_seed, seed_commitment
 from mechanism.settlement import MICRO, task_budget_micro
 from mechanism.statements import ClaimOpening, ClaimStatement, ModelOpening, ModelStatement, sign_statement
@@ -277,20 +276,7 @@ class Played:
             t.enrol(Enrolled(rows[name], b"", 0.0, True))
 
         self.everybody("enrolments", enrol)
-        row = TaskRow(
-            "task",
-            self.terms,
-            bytes(32),
-            {},
-            State.OPEN,
-            0,
-            None,
-            1,
-            self.terms.initial_model,
-            now,
-            None,
-            None,
-        )
+        row = TaskRow.opened(self.terms, bytes(32), {}, now)
         with self.stages("task"):
             self.transactions.run(lambda t: t.open_task(PreparedTask(row, b"", None)))
             self.transactions.run(lambda t: t.begin_effort(self.row()))

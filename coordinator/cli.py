@@ -28,7 +28,7 @@ from coordinator.command_output import (
     DEFAULT_STATE,
     AsJson,
     Changed,
-    Found,
+    Listed,
     State,
     Written,
     conclude,
@@ -399,7 +399,7 @@ def forget(operator: "Operator", name: ParticipantId) -> Changed:
             " The database's write-ahead log still has it, since the service reads there: repeat the command, or "
             "restart the service."
         )
-    return Changed({**found.record(), "log_emptied": gone}, text)
+    return Changed({**vars(found), "log_emptied": gone}, text)
 
 
 @operating(certificate_app, "renew")
@@ -781,21 +781,21 @@ def status(
 
 
 @operating(app)
-def participants(operator: "Operator") -> Found:
+def participants(operator: "Operator") -> Listed:
     """List who has enrolled, until when their certificates hold, and who is revoked."""
     people = operator.enrolled()
     table = Table("participant", "is", "organisation", "enrolled", "certificate until", "standing")
     for person in people:
         times = _time(person.enrolled_at), _time(person.certificate_expires)
         table.add_row(person.id, person.owner, Text(person.organisation), *times, person.standing)
-    return Found({"participants": [vars(person) for person in people]}, table)
+    return Listed({"participants": [vars(person) for person in people]}, table)
 
 
 @operating(app)
-def reputation(operator: "Operator", name: ParticipantId) -> Found:
+def reputation(operator: "Operator", name: ParticipantId) -> Listed:
     """Show a participant's past across tasks, with every reason: for whom to invite. No payment follows from it."""
     found = operator.reputation(name)
-    return Found(found.record(), "\n".join(map(shown, found.lines())))
+    return Listed(found.record(), "\n".join(map(shown, found.lines())))
 
 
 @app.command()
@@ -811,7 +811,7 @@ def tasks(state: State = DEFAULT_STATE, as_json: AsJson = False) -> None:
 
 
 @operating(audit_app, "list")
-def audit_list(operator: "Operator", task: TaskId) -> Found:
+def audit_list(operator: "Operator", task: TaskId) -> Listed:
     """List the submissions of a task that were drawn, and how each audit stands."""
     from coordinator.audits import audit_record
     from mechanism.price import credits_text
@@ -824,7 +824,7 @@ def audit_list(operator: "Operator", task: TaskId) -> Found:
             f"{credits_text(row.question_micro)} credits in question. {row.explanation}".rstrip()
         )
     record = {"audits": [dict(audit_record(row)) for row in rows]}
-    return Found(record, "\n".join(lines) or f"No submission of {task} was drawn so far.")
+    return Listed(record, "\n".join(lines) or f"No submission of {task} was drawn so far.")
 
 
 @operating(audit_app, "order")
@@ -901,7 +901,7 @@ def withdraw(
 def learners(
     operator: "Operator",
     name: Annotated[str | None, typer.Argument(help="One learner; all where left out.")] = None,
-) -> Found:
+) -> Listed:
     """Show what learners paid in, what their tasks have reserved and spent, and what is left."""
     statements = operator.learners() if name is None else [operator.learner(name)]
     parts: list[RenderableType] = []
@@ -919,7 +919,7 @@ def learners(
             amounts = (task[f"{key}_micro"] for key in ("budget", "reserved", "spent", "stakes_lost"))
             table.add_row(f"task {task['task']}", task["state"], *map(grouped_credits, amounts))
         parts.append(table)
-    return Found({"learners": statements}, Group(*parts))
+    return Listed({"learners": statements}, Group(*parts))
 
 
 def _funded(operator: "Operator", learner: str, reference: str, micro: int) -> Changed:
@@ -1032,7 +1032,7 @@ def return_payment(
 
 
 @operating(payout_app, "list")
-def list_payouts(operator: "Operator") -> Found:
+def list_payouts(operator: "Operator") -> Listed:
     """List the payouts, and who was paid what."""
     runs = operator.payout_runs()
     table = Table("payout", "began", "standing", "participant", "amount", "credits", "")
@@ -1044,7 +1044,7 @@ def list_payouts(operator: "Operator") -> Found:
             amount = run.row.price.text(line.units)
             came_back = "" if line.returned_at is None else f"came back: {printable(line.returned)}"
             table.add_row(*first, line.participant_id, amount, grouped_credits(line.micro), came_back)
-    return Found({"payouts": [run.record() for run in runs]}, table)
+    return Listed({"payouts": [run.record() for run in runs]}, table)
 
 
 @operating(payout_app, "account")
@@ -1061,13 +1061,13 @@ def bank_account(
 
 
 @operating(payout_app, "accounts")
-def list_bank_accounts(operator: "Operator") -> Found:
+def list_bank_accounts(operator: "Operator") -> Listed:
     """List where participants are paid."""
     rows = operator.bank_accounts()
     table = Table("participant", "holder", "IBAN", "BIC", "since")
     for row in rows:
         table.add_row(row.participant_id, row.holder, row.iban, row.bic, _time(row.changed_at))
-    return Found({"accounts": [vars(row) for row in rows]}, table)
+    return Listed({"accounts": [vars(row) for row in rows]}, table)
 
 
 def _certificates(operator: "Operator") -> tuple[dict[str, Any], list[str]]:

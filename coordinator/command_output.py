@@ -48,7 +48,7 @@ class Answer(Protocol):
 
 
 @dataclass(frozen=True)
-class Found:
+class Listed:
     """What a command has looked up: for --json, and for people."""
 
     record: Mapping[str, Any]

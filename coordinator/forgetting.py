@@ -6,7 +6,7 @@ bank account, its organisation, and its invitations. It goes once nothing that w
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -24,7 +24,7 @@ from mechanism.settlement import MICRO, Assessment, Verdict
 ERASED = "Erased."
 
 
-@dataclass(frozen=True)
+@dataclass
 class Forgotten:
     """What was erased; all zero where everything was before.
 
@@ -38,27 +38,19 @@ class Forgotten:
     """
 
     participant_id: str
-    names: tuple[str, ...]
-    tasks: tuple[str, ...]
-    openings: int
-    assessments: int
-    models: int
-    bank_details: int
-    invitations: int
-    owed_micro: Mapping[str, int]
+    names: list[str] = field(default_factory=list)
+    tasks: list[str] = field(default_factory=list)
+    openings: int = 0
+    assessments: int = 0
+    models: int = 0
+    bank_details: int = 0
+    invitations: int = 0
+    owed_micro: dict[str, int] = field(default_factory=dict)
 
     @property
     def unknown(self) -> bool:
         """Whether nothing at all was kept under the name."""
         return not (self.names or self.bank_details or self.invitations)
-
-    def record(self) -> dict[str, Any]:
-        return {
-            **vars(self),
-            "names": list(self.names),
-            "tasks": list(self.tasks),
-            "owed_micro": dict(self.owed_micro),
-        }
 
 
 def forget(t: Transaction, participant_id: str) -> Forgotten:
@@ -78,18 +70,12 @@ def forget(t: Transaction, participant_id: str) -> Forgotten:
                 f"{row.id!r} is in good standing and can still send something; `revoke {row.id}` first"
             )
         _check_unrepeatable(t, row)
-    parts = [_forget(t, row.id) for row in rows]
-    return Forgotten(
-        participant_id,
-        tuple(row.id for row in rows),
-        tuple(dict.fromkeys(task for part in parts for task in part.tasks)),
-        sum(part.openings for part in parts),
-        sum(part.assessments for part in parts),
-        sum(part.models for part in parts),
-        sum(part.bank_details for part in parts) + t.market.erase_bank_details(participant_id),
-        sum(part.invitations for part in parts) + t.market.erase_person(participant_id),
-        {name: micro for part in parts for name, micro in part.owed_micro.items()},
-    )
+    found = Forgotten(participant_id, [row.id for row in rows])
+    for name in found.names:
+        _forget(t, name, found)
+    found.bank_details += t.market.erase_bank_details(participant_id)
+    found.invitations += t.market.erase_person(participant_id)
+    return found
 
 
 def _check_unrepeatable(t: Transaction, row: ParticipantRow) -> None:
@@ -102,8 +88,8 @@ def _check_unrepeatable(t: Transaction, row: ParticipantRow) -> None:
         )
 
 
-def _forget(t: Transaction, participant_id: str) -> Forgotten:
-    """Of one identity."""
+def _forget(t: Transaction, participant_id: str, found: Forgotten) -> None:
+    """Of one identity; what is erased is counted in `found`."""
     tasks = [task for task in t.market.tasks() if t.market.claim(task.id, participant_id) is not None]
     for task in tasks:
         _check_over(t, task, participant_id)
@@ -114,35 +100,25 @@ def _forget(t: Transaction, participant_id: str) -> Forgotten:
                 f"payout {line.number} is on its way and pays {participant_id!r}; `payout confirm` or `payout "
                 "withdraw` first"
             )
-    openings = assessments = models = 0
     known = t.market.participant(participant_id)
     if known is not None and known.task_id is not None:
-        openings += t.market.erase_openings(known.task_id, participant_id)
+        found.openings += t.market.erase_openings(known.task_id, participant_id)
     for task in tasks:
-        openings += t.market.erase_openings(task.id, participant_id)
-        models += t.market.erase_models(task.id, participant_id)
+        found.openings += t.market.erase_openings(task.id, participant_id)
+        found.models += t.market.erase_models(task.id, participant_id)
         t.market.erase_claim(task.id, participant_id)
         for settled in t.market.paid_to(task.id, participant_id):
             if not settled.erased:
                 t.market.set_settlement(task.id, _in_clear(task, settled))
-                assessments += 1
+                found.assessments += 1
         for audit in t.market.audits(task.id):
             if audit.participant_id == participant_id:
                 t.market.set_audit(task.id, replace(audit, explanation=""))
-    bank_details = t.market.erase_bank_details(participant_id)
-    invitations = t.market.erase_person(participant_id)
-    micro = owed(t, participant_id).payable_micro
-    return Forgotten(
-        participant_id,
-        (participant_id,),
-        tuple(task.id for task in tasks),
-        openings,
-        assessments,
-        models,
-        bank_details,
-        invitations,
-        {participant_id: micro} if micro else {},
-    )
+    found.tasks += [task.id for task in tasks if task.id not in found.tasks]
+    found.bank_details += t.market.erase_bank_details(participant_id)
+    found.invitations += t.market.erase_person(participant_id)
+    if micro := owed(t, participant_id).payable_micro:
+        found.owed_micro[participant_id] = micro
 
 
 def _check_over(t: Transaction, task: TaskRow, participant_id: str) -> None:

@@ -44,7 +44,7 @@ from fedpeer.protocol.model_file import (
 from mechanism.canonical import MAX_INTEGER
 from mechanism.degree import reference_distribution
 from mechanism.errors import FieldError
-from mechanism.lifecycle import State, needs_evidence
+from mechanism.lifecycle import needs_evidence
 from mechanism.payment import payment_function
 from mechanism.peers import seed_commitment
 from mechanism.price import grouped_credits
@@ -198,20 +198,7 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
         rule = replace(rule, fee=least_fee_of(terms))
     terms = replace(terms, budget_micro=budget, rule=rule)
     check_acceptable(terms)
-    row = TaskRow(
-        id=config.id,
-        terms=terms,
-        root=root,
-        settings=_settings(config),
-        state=State.OPEN,
-        round=0,
-        deadline=None,
-        version=1,
-        model=terms.initial_model,
-        opened_at=now,
-        ended_at=None,
-        reason=None,
-    )
+    row = TaskRow.opened(terms, root, _settings(config), now)
     return PreparedTask(row, initial_model, data)
 
 

@@ -34,7 +34,7 @@ from coordinator.metrics import Metrics
 from coordinator.opening import PreparedTask
 from coordinator.reputation import reputation_of
 from coordinator.retention import retention_at
-from coordinator.revocations import CarriedOver, carry_over, check_copy, earlier_keys, forgotten
+from coordinator.revocations import CarriedOver, carry_over, check_copy, earlier_keys, unrecorded
 from coordinator.scoring import make_scorer
 from coordinator.states import Progress
 from coordinator.storage.audits import AuditRow
@@ -688,7 +688,7 @@ class Operator:
         with ExitStack() as resources:
             opened = open_source(source, resources)
             check_copy(opened, [self.verification_key, *self._transact.look(earlier_keys)])
-            found = self._transact.look(lambda t: forgotten(t, opened))
+            found = self._transact.look(lambda t: unrecorded(t, opened))
         return self._act(lambda t: carry_over(t, found))
 
     def certificates(self) -> Certificates:

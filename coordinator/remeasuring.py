@@ -191,10 +191,7 @@ def task_row(order: TaskOrder, data: Mapping[str, Any] | None, folder: Path | No
         "folder": None if folder is None else str(folder),
         "leaderboard": False,
     }
-    return TaskRow(
-        terms.task_id, terms, order.root, settings, State.CLOSED, terms.schedule.rounds, None, 1,
-        terms.initial_model, 0.0, 0.0, None,
-    )  # fmt: skip
+    return TaskRow.opened(terms, order.root, settings, 0.0)
 
 
 def measure_again(

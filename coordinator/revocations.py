@@ -58,7 +58,7 @@ def check_copy(source: LedgerSource, keys: Sequence[VerificationKey]) -> None:
 
 
 @dataclass(frozen=True)
-class Forgotten:
+class Unrecorded:
     """What a later copy of the log says and this log does not: its keys and revocations, in their order."""
 
     keys: Mapping[str, Entry]
@@ -68,7 +68,7 @@ class Forgotten:
     beyond: int
 
 
-def forgotten(t: Transaction, source: LedgerSource) -> Forgotten:
+def unrecorded(t: Transaction, source: LedgerSource) -> Unrecorded:
     """Compares this log with a copy that has been checked.
 
     Raises:
@@ -96,10 +96,10 @@ def forgotten(t: Transaction, source: LedgerSource) -> Forgotten:
             standing[name] = False
     if beyond and not shared and size:
         raise FolderError(f"{source.name} is the copy of another log: not even its first entry is this one's")
-    return Forgotten(keys, tuple(revocations), standing, shared, beyond)
+    return Unrecorded(keys, tuple(revocations), standing, shared, beyond)
 
 
-def carry_over(t: Transaction, found: Forgotten) -> CarriedOver:
+def carry_over(t: Transaction, found: Unrecorded) -> CarriedOver:
     """Records the revocations that this log has not. Safe to repeat: what is recorded here stays as it is."""
     revoked = {str(e.body["participant_id"]): None for e in found.revocations if _revoke(t, e, found.keys)}
     again = tuple(name for name in revoked if found.standing[name])

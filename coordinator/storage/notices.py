@@ -45,7 +45,7 @@ notices = table("notices", NoticeRow, key=("number",))
 notice_places = table("notice_places", PlaceRow, key=("receiver",))
 
 
-class Notices(Rows):
+class KeptNotices(Rows):
     """Notices, and how far their receivers are."""
 
     def add_notice(

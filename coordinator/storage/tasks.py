@@ -45,6 +45,12 @@ class TaskRow:
     ended_at: float | None
     reason: str | None
 
+    @classmethod
+    def opened(cls, terms: Terms, root: bytes, settings: Mapping[str, Any], at: float) -> "TaskRow":
+        """A task that begins."""
+        first = terms.initial_model
+        return cls(terms.task_id, terms, root, settings, State.OPEN, 0, None, 1, first, at, None, None)
+
 
 @dataclass(frozen=True)
 class EventRow:

@@ -366,20 +366,8 @@ def said(body: Mapping[str, Any], key: str) -> str:
 
 
 def task_row(history: History) -> TaskRow:
-    return TaskRow(
-        id=history.id,
-        terms=history.terms,
-        root=_ROOT,
-        settings={"evidence": {"shadows": 100, "later": 50}, "data": None},
-        state=State.OPEN,
-        round=0,
-        deadline=None,
-        version=1,
-        model=history.terms.initial_model,
-        opened_at=_BEGUN,
-        ended_at=None,
-        reason=None,
-    )
+    settings = {"evidence": {"shadows": 100, "later": 50}, "data": None}
+    return TaskRow.opened(history.terms, _ROOT, settings, _BEGUN)
 
 
 @pytest.fixture
