@@ -120,7 +120,7 @@ def test_nothing_that_is_public_says_whose_a_pseudonym_is(tmp_path: Path) -> Non
         assert (gone.openings, gone.models, gone.assessments, gone.bank_details) == (6, 2, 2, 2)
         database = market.folder.path / "coordinator.db"
         assert b"saint-mary" not in database.read_bytes()
-        assert (gone.names, gone.invitations) == ((names["saint-mary"],), 2)
+        assert (gone.names, gone.invitations) == ([names["saint-mary"]], 2)
         assert forgotten(market, "saint-mary").unknown
         # What is owed hangs on the name that the ledger has, and is paid there.
         market.operator(lambda o: o.set_bank_account(names["saint-mary"], "Trust", IBANS[0]))
@@ -191,7 +191,7 @@ def test_no_second_name_in_a_task_by_being_forgotten(tmp_path: Path) -> None:
         assert again.participant_id == one.participant_id
         market.operator(lambda o: o.cancel("task", "the learner withdrew"))
         gone = forgotten(market, "saint-mary")
-        assert (gone.names, gone.invitations) == ((one.participant_id,), 2)
+        assert (gone.names, gone.invitations) == ([one.participant_id], 2)
         assert b"saint-mary" not in kept(market)
 
 
@@ -204,7 +204,7 @@ def test_whoever_was_only_invited_is_forgotten_with_its_token(tmp_path: Path) ->
         ]
         assert b"saint-mary" in kept(market)
         gone = forgotten(market, "saint-mary")
-        assert (gone.names, gone.invitations, gone.unknown) == ((), 2, False)
+        assert (gone.names, gone.invitations, gone.unknown) == ([], 2, False)
         assert b"saint-mary" not in kept(market)
         assert b"trust" not in kept(market)
         for number, invitation in enumerate(waiting):
