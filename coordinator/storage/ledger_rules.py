@@ -44,6 +44,9 @@ def choose_storage(connection: Connection) -> None:
         connection.exec_driver_sql("ALTER TABLE ledger_bundles ALTER COLUMN data SET COMPRESSION lz4")
 
 
+#: What happens to a row, and what it is called that comes and that goes by it.
+_CHANGES = (("INSERT", "NEW", None), ("UPDATE", "NEW", "OLD"), ("DELETE", None, "OLD"))
+
 #: What a transfer adds to the posted and to the pending sum of both of its accounts.
 _POSTED = "CASE NEW.operation WHEN 'reserve' THEN 0 ELSE NEW.micro END"
 _PENDING = "CASE NEW.operation WHEN 'reserve' THEN NEW.micro WHEN 'resolve' THEN -NEW.held ELSE 0 END"
@@ -92,7 +95,7 @@ def _sqlite_rules() -> list[str]:
         END
         """,
     ]
-    for event, new, old in (("INSERT", "NEW", None), ("UPDATE", "NEW", "OLD"), ("DELETE", None, "OLD")):
+    for event, new, old in _CHANGES:
         rules.append(
             f"CREATE TRIGGER ledger_totals_{event.lower()} AFTER {event} ON ledger_accounts BEGIN "
             f"{_add_to_totals(new, old)} END"
@@ -108,48 +111,39 @@ def _sqlite_rules() -> list[str]:
 
 def _postgresql_rules() -> list[str]:
     rules = [
-        f"""
-        CREATE FUNCTION ledger_transfer_checked() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+        _function(
+            "ledger_transfer_checked",
+            f"""
             IF NEW.operation = 'resolve' AND NOT EXISTS ({_RESERVED}) THEN
                 RAISE EXCEPTION '{_NO_RESERVATION}';
             END IF;
             INSERT INTO ledger_accounts VALUES (NEW.debit, 0, 0, 0, 0), (NEW.credit, 0, 0, 0, 0)
                 ON CONFLICT DO NOTHING;
             RETURN NEW;
-        END $$
-        """,
-        f"""
-        CREATE FUNCTION ledger_transfer_applied() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-            {_apply_to_accounts()}
-            RETURN NULL;
-        END $$
-        """,
-        "CREATE TRIGGER ledger_transfer_checked BEFORE INSERT ON ledger_transfers "
-        "FOR EACH ROW EXECUTE FUNCTION ledger_transfer_checked()",
-        "CREATE TRIGGER ledger_transfer_applied AFTER INSERT ON ledger_transfers "
-        "FOR EACH ROW EXECUTE FUNCTION ledger_transfer_applied()",
-        """
-        CREATE FUNCTION ledger_append_only() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
-            RAISE EXCEPTION 'rows of %% are never changed or removed', TG_TABLE_NAME;
-        END $$
-        """,
+            """,
+        ),
+        _function("ledger_transfer_applied", f"{_apply_to_accounts()} RETURN NULL;"),
+        _function(
+            "ledger_append_only",
+            "RAISE EXCEPTION 'rows of %% are never changed or removed', TG_TABLE_NAME;",
+        ),
+        _trigger("ledger_transfer_checked", "BEFORE INSERT ON ledger_transfers"),
+        _trigger("ledger_transfer_applied", "AFTER INSERT ON ledger_transfers"),
     ]
-    for event, new, old in (("INSERT", "NEW", None), ("UPDATE", "NEW", "OLD"), ("DELETE", None, "OLD")):
+    for event, new, old in _CHANGES:
         name = f"ledger_totals_{event.lower()}"
-        rules.append(
-            f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
-            f"{_add_to_totals(new, old)} RETURN NULL; END $$"
-        )
-        rules.append(
-            f"CREATE TRIGGER {name} AFTER {event} ON ledger_accounts FOR EACH ROW EXECUTE FUNCTION {name}()"
-        )
+        rules.append(_function(name, f"{_add_to_totals(new, old)} RETURN NULL;"))
+        rules.append(_trigger(name, f"AFTER {event} ON ledger_accounts"))
     for table in APPEND_ONLY:
-        rules.append(
-            f"CREATE TRIGGER {table}_append_only BEFORE UPDATE OR DELETE ON {table} "
-            "FOR EACH ROW EXECUTE FUNCTION ledger_append_only()"
-        )
-        rules.append(
-            f"CREATE TRIGGER {table}_no_truncate BEFORE TRUNCATE ON {table} "
-            "FOR EACH STATEMENT EXECUTE FUNCTION ledger_append_only()"
-        )
+        only = "ledger_append_only"
+        rules.append(_trigger(f"{table}_append_only", f"BEFORE UPDATE OR DELETE ON {table}", only))
+        rules.append(_trigger(f"{table}_no_truncate", f"BEFORE TRUNCATE ON {table}", only, "STATEMENT"))
     return rules
+
+
+def _function(name: str, body: str) -> str:
+    return f"CREATE FUNCTION {name}() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {body} END $$"
+
+
+def _trigger(name: str, when: str, function: str = "", each: str = "ROW") -> str:
+    return f"CREATE TRIGGER {name} {when} FOR EACH {each} EXECUTE FUNCTION {function or name}()"
