@@ -15,9 +15,8 @@ from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import EntryError
 from mechanism.terms import Terms
 
-#: The longest id (`mechanism.terms.IDENTIFIER`) and signature (DER, P-256).
+#: The longest id (`mechanism.terms.IDENTIFIER`).
 _LONGEST_ID = "z" * 64
-_LONGEST_SIGNATURE = bytes(72)
 
 #: Bytes of a Task message besides its terms and the ids of what the caller has submitted.
 _STANDING_BYTES = 1 << 10

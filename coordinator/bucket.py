@@ -21,14 +21,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from coordinator.config import S3Section
 from coordinator.errors import BucketError, ConfigError
 from fedpeer.extras import missing
-
-if TYPE_CHECKING:
-    pass
 
 Result = TypeVar("Result")
 

@@ -28,18 +28,10 @@ async def keep_console(folder: Path, address: str, well: Callable[[], None]) -> 
     Raises:
         ServeError: it has ended by itself; its own words stand on standard error.
     """
-    command = (
-        "-m",
-        "fedpeer",
-        "console",
-        "--state",
-        str(folder),
-        "--listen",
-        address,
-        "--with-parent",
-        "--json",
+    command = ("console", "--state", str(folder), "--listen", address, "--with-parent", "--json")
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-P", "-m", "fedpeer", *command, stdin=PIPE, stdout=PIPE
     )
-    process = await asyncio.create_subprocess_exec(sys.executable, "-P", *command, stdin=PIPE, stdout=PIPE)
     assert process.stdout is not None  # a pipe
     try:
         if said := await process.stdout.readline():

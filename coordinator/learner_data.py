@@ -137,7 +137,12 @@ def stratified(given: Given, strata: Strata, names: tuple[str, ...], folder: Pat
     """
     of = strata_of(strata, names, folders_of(folder)).of
     try:
-        codes = _apart(of, given.validation) if isinstance(strata, Coded) else of(given.validation)
+        if isinstance(strata, Coded):
+            from fedpeer.learning.workloads.loading import apart  # it imports torch
+
+            codes: Codes = apart(of, given.validation)
+        else:
+            codes = of(given.validation)
     except DataError as error:
         raise TaskError(f"D_c cannot be cut into the strata: {error}") from None
     return LearnerData(given.name, given.validation, codes, len(names), given.test)
@@ -163,13 +168,6 @@ def commit_validation(data: Samples | None, salt: bytes) -> bytes:
         said = json.dumps([name, kind, list(array.shape)], separators=(",", ":"))
         outer.update(said.encode() + inner.digest())
     return outer.digest()
-
-
-def _apart(of: Any, samples: Samples) -> Codes:
-    from fedpeer.learning.workloads.loading import apart
-
-    codes: Codes = apart(of, samples)
-    return codes
 
 
 def _table(section: DataSection, beside: tuple[str, ...]) -> Given:

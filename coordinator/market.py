@@ -85,8 +85,8 @@ class Participation:
     """
 
     submissions: tuple[str, ...]
-    selected: bool
-    draw_head: bytes
+    selected: bool = False
+    draw_head: bytes = b""
     barred: str = ""
 
 
@@ -179,39 +179,39 @@ class Market:
             claim = t.market.claim(live.row.id, name)
             receipts = t.market.receipts(live.row.id, name)
             submissions = tuple(r.submission_id for r in receipts)
-            if claim is None:
-                taken = live.row.state in _BEFORE_SELECTION and barred(t.market, live.row, name)
-                return Participation(
-                    submissions, selected=False, draw_head=b"", barred=taken.message if taken else ""
-                )
-            return Participation(submissions, claim.selected, claim.draw_head)
+            if claim is not None:
+                return Participation(submissions, claim.selected, claim.draw_head)
+            refusal = live.row.state in _BEFORE_SELECTION and barred(t.market, live.row, name)
+            return Participation(submissions, barred=refusal.message if refusal else "")
 
         return await self._work.transact.read(read)
 
-    async def selected(self, live: LiveTask, after: str) -> tuple[list[str], bool]:
+    async def selected(self, caller: Caller, task_id: str, after: str) -> tuple[list[str], bool]:
         """A page of those who train, in id order, that begins after an id; and whether others follow.
 
         Raises:
             Refusal: NOT_YET.
         """
+        live = await self._heard(caller, task_id)
         if not live.feed.chosen:
-            await self._catch_up(live.row.id)
+            await self._catch_up(task_id)
         chosen = live.feed.chosen
         if not chosen:
-            raise Refusal(Code.NOT_YET, f"Nobody is selected in task {live.row.id} yet.")
+            raise Refusal(Code.NOT_YET, f"Nobody is selected in task {task_id} yet.")
         first = bisect_right(chosen, after)
         page = chosen[first : first + _LISTED_SELECTED]
         return page, first + len(page) < len(chosen)
 
-    async def watch(self, caller: Caller, live: LiveTask, cursor: int) -> AsyncIterator[ReceivedEvent]:
+    async def watch(self, caller: Caller, task_id: str, cursor: int) -> AsyncIterator[ReceivedEvent]:
         """Events above `cursor`, as they come, until the task has ended.
 
         Raises:
             FieldError: a cursor that no event has yet.
             Refusal: why the stream ends before the task does: another session takes over, or the service shuts down.
         """
+        live = await self._heard(caller, task_id)
         if cursor > live.feed.cursor:
-            await self._catch_up(live.row.id)
+            await self._catch_up(task_id)
         if cursor > live.feed.cursor:
             raise FieldError("cursor", cursor, f"at most {live.feed.cursor}, the last event's")
         now = self._work.clock.now()
@@ -219,7 +219,7 @@ class Market:
         live.changed.set()
         self._work.metrics.watchers.inc()
         try:
-            await self._work.tell(Kind.WATCHES, live.row.id, caller.participant_id, at=now)
+            await self._work.tell(Kind.WATCHES, task_id, caller.participant_id, at=now)
             async for event in live.feed.follow(cursor, session):
                 yield await self._received(caller, live, event)
             if session.reason is not None:
@@ -294,7 +294,7 @@ class Market:
         """The receipt of what was said before, or of what is admitted and added now."""
 
         def record(t: Transaction) -> ReceiptRow:
-            task = self._current(t, live)
+            task = t.task(live.row.id)
             known = t.market.receipt(task.id, said.participant_id, said.submission_id)
             if (same := same_receipt(known, said.digest)) is not None:
                 return same
@@ -314,11 +314,11 @@ class Market:
             Refusal: see `admit_dispute`.
             FieldError: counts that the claim did not commit to, or of another degree.
         """
-        live = await self._heard(caller, task_id)
+        await self._heard(caller, task_id)
         name = caller.participant_id
 
         def record(t: Transaction) -> DisputeStanding:
-            task = self._current(t, live)
+            task = t.task(task_id)
             place = t.disputed(task.id, [name]).get(name)
             claim = (
                 admit_dispute(t.market, task, name, t.now) if place is None else t.market.claim(task.id, name)
@@ -339,8 +339,8 @@ class Market:
 
     async def audits(self, caller: Caller, task_id: str) -> list[AuditRow]:
         """How the audits of the caller's submissions stand, in the order of rounds."""
-        live = await self._heard(caller, task_id)
-        return await self._work.transact.read(lambda t: _own_audits(t, live.row.id, caller))
+        await self._heard(caller, task_id)
+        return await self._work.transact.read(lambda t: _own_audits(t, task_id, caller))
 
     async def appeal(self, caller: Caller, task_id: str, round_: int, reason: str) -> list[AuditRow]:
         """Takes an appeal against an audit that failed, once; asked again, says how the audits stand.
@@ -351,8 +351,8 @@ class Market:
         live = await self._heard(caller, task_id)
 
         def record(t: Transaction) -> list[AuditRow]:
-            appeal(t, self._current(t, live), caller.participant_id, round_, reason)
-            return _own_audits(t, live.row.id, caller)
+            appeal(t, t.task(task_id), caller.participant_id, round_, reason)
+            return _own_audits(t, task_id, caller)
 
         standing = await self._work.transact(_standing(caller, record))
         live.changed.set()
@@ -360,7 +360,7 @@ class Market:
         return standing
 
     async def start_model(
-        self, caller: Caller, live: LiveTask, round_: int, offset: int, max_frame_bytes: int
+        self, caller: Caller, task_id: str, round_: int, offset: int, max_frame_bytes: int
     ) -> AsyncIterator[SharedFrame]:
         """The file that a round starts from, in frames from byte `offset` on.
 
@@ -371,16 +371,16 @@ class Market:
             Refusal: NOT_SELECTED, NOT_YET, EXPIRED.
             FieldError: an offset past the file's end.
         """
-        live.presence.hear(caller.participant_id, self._work.clock.now())
+        live = await self._heard(caller, task_id)
         # From the events, which participants act upon: asked by everybody at once when a round opens.
         opened = live.feed.last(State.TRAINING, round_)
         if opened is None:
-            await self._catch_up(live.row.id)
+            await self._catch_up(task_id)
             opened = live.feed.last(State.TRAINING, round_)
         if opened is None:
-            raise Refusal(Code.NOT_YET, f"Round {round_} of task {live.row.id} has not begun.")
+            raise Refusal(Code.NOT_YET, f"Round {round_} of task {task_id} has not begun.")
         if caller.participant_id not in live.feed.selected:
-            raise Refusal(Code.NOT_SELECTED, f"{caller.participant_id!r} does not train in {live.row.id}.")
+            raise Refusal(Code.NOT_SELECTED, f"{caller.participant_id!r} does not train in {task_id}.")
         size = opened.detail["model_bytes"]
         if offset > size:
             raise FieldError("offset", offset, f"at most the model's {size} bytes")
@@ -397,21 +397,16 @@ class Market:
         except FileNotFoundError:
             raise Refusal(Code.EXPIRED, f"The model of round {round_} is no longer kept.") from None
 
-    async def upload_status(self, caller: Caller, live: LiveTask, submission_id: str) -> tuple[int, bool]:
+    async def upload_status(self, caller: Caller, task_id: str, submission_id: str) -> tuple[int, bool]:
         """Bytes held of an upload, and whether it is complete."""
-        key = UploadKey(live.row.id, caller.participant_id, submission_id)
-        receipt = await self._work.transact.read(
-            lambda t: t.market.receipt(live.row.id, caller.participant_id, submission_id)
-        )
-        if receipt is not None:
+        key = UploadKey(task_id, caller.participant_id, submission_id)
+        if await self._receipt(caller, task_id, submission_id) is not None:
             return 0, True
         return await self._uploads.held(key), False
 
-    async def receipt(self, caller: Caller, live: LiveTask, submission_id: str) -> ReceiptRow:
+    async def receipt(self, caller: Caller, task_id: str, submission_id: str) -> ReceiptRow:
         """Raises Refusal SUBMISSION_UNKNOWN."""
-        found = await self._work.transact.read(
-            lambda t: t.market.receipt(live.row.id, caller.participant_id, submission_id)
-        )
+        found = await self._receipt(caller, task_id, submission_id)
         if found is None:
             raise Refusal(
                 Code.SUBMISSION_UNKNOWN,
@@ -419,15 +414,21 @@ class Market:
             )
         return found
 
-    async def openings(self, caller: Caller, live: LiveTask) -> AsyncIterator[tuple[str, bytes]]:
+    async def _receipt(self, caller: Caller, task_id: str, submission_id: str) -> ReceiptRow | None:
+        await self._heard(caller, task_id)
+        return await self._work.transact.read(
+            lambda t: t.market.receipt(task_id, caller.participant_id, submission_id)
+        )
+
+    async def openings(self, caller: Caller, task_id: str) -> AsyncIterator[tuple[str, bytes]]:
         """What the entries about the caller commit to, by their ids in the ledger's order; after the task has ended,
         what its evidence does, too: until then the maps are of use to who would pass for another."""
-        task_id, name = live.row.id, caller.participant_id
-        live.presence.hear(name, self._work.clock.now())
+        await self._heard(caller, task_id)
+        name = caller.participant_id
 
         def read(t: Transaction) -> list[str]:
             rows = t.market.openings_about(task_id, name)
-            if self._current(t, live).state.final:
+            if t.task(task_id).state.final:
                 rows += t.market.openings_of_kind(task_id, "evidence")
             return [row.entry_id for row in sorted(rows, key=lambda row: row.number)]
 
@@ -436,8 +437,9 @@ class Market:
             if row is not None:  # it was not erased meanwhile
                 yield entry_id, row.opening
 
-    async def settlement(self, caller: Caller, live: LiveTask, round_: int) -> PaidRound:
+    async def settlement(self, caller: Caller, task_id: str, round_: int) -> PaidRound:
         """As `Settlements.line`, of the caller."""
+        live = await self._heard(caller, task_id)
         return await self._settlements.line(live.row, round_, caller.participant_id)
 
     async def submit(
@@ -524,7 +526,7 @@ class Market:
         self, t: Transaction, live: LiveTask, statement: ModelStatement
     ) -> tuple[ReceiptRow | None, ModelStanding, bool]:
         """The receipt of a known submission; how one stands; whether one that is admitted now is late."""
-        task, standing = self._current(t, live), t.model_standing(statement)
+        task, standing = t.task(live.row.id), t.model_standing(statement)
         known = same_receipt(standing.receipt, statement.digest)
         return known, standing, known is None and admit_model(t.market, task, statement, standing)
 
@@ -537,12 +539,6 @@ class Market:
         live = await self.task(task_id)
         live.presence.hear(caller.participant_id, self._work.clock.now())
         return live
-
-    def _current(self, t: Transaction, live: LiveTask) -> TaskRow:
-        """The task as it stands inside this transaction: what decides between in time and late."""
-        row = t.market.task(live.row.id)
-        assert row is not None  # tasks are never deleted
-        return row
 
 
 def _age(live: LiveTask) -> tuple[float, str]:

@@ -500,15 +500,12 @@ class Operator:
                     f"task {task_id!r} has trained no model: it is {row.state} in round {row.round}; expected a round "
                     "that is settled. --round 0 fetches what it began with"
                 )
-            if wanted > row.terms.schedule.rounds:
-                raise TaskError(
-                    f"task {task_id!r} has no round {wanted}: its terms have {row.terms.schedule.rounds}; expected "
-                    f"0, what it began with, to {max(made)}, the last round that is settled"
-                )
             if wanted not in made:
+                few = f"round {wanted}: its terms have {row.terms.schedule.rounds}"
+                lacks = few if wanted > row.terms.schedule.rounds else f"model of round {wanted}"
                 raise TaskError(
-                    f"task {task_id!r} has no model of round {wanted}; expected 0, what it began with, to {max(made)}, "
-                    "the last round that is settled"
+                    f"task {task_id!r} has no {lacks}; expected 0, what it began with, to {max(made)}, the last round "
+                    "that is settled"
                 )
             measured = {r.round: {"loss": r.loss, "accuracy": r.accuracy} for r in rounds}.get(wanted, {})
             figures = {name: str(value) for name, value in measured.items() if value is not None}

@@ -317,8 +317,7 @@ class TaskRunner:
 
     def _look(self, t: Transaction) -> _Seen:
         """The task, its new events and its progress: others than this runner may have moved it."""
-        row = t.market.task(self._live.row.id)
-        assert row is not None  # tasks are never deleted
+        row = t.task(self._live.row.id)
         return _Seen(
             row,
             # Events come with transitions, and each of those is a new version.
@@ -405,8 +404,7 @@ class TaskRunner:
         """Opens the round after a settled one in the same transaction, where there is one: nobody waits for a flush
         between the two.
         """
-        row = t.market.task(self._live.row.id)
-        assert row is not None  # tasks are never deleted
+        row = t.task(self._live.row.id)
         step = next_step(row.terms.schedule, t.market.progress(row), t.now)
         if isinstance(step, OpenRound) and self._work.blobs.holds(row.model):
             self._open(t, row, step)  # OpenRound as a step of its own reports a lost model

@@ -94,6 +94,12 @@ class Transaction:
         self.ledger = Ledger(self.ledger_store)
         self.now = now
 
+    def task(self, task_id: str) -> TaskRow:
+        """A task that there is, as it stands in this transaction: what decides between in time and late."""
+        row = self.market.task(task_id)
+        assert row is not None  # tasks are never deleted
+        return row
+
     # What the operator does
 
     def open_task(self, prepared: PreparedTask) -> None:

@@ -65,14 +65,13 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
         return await self._task(caller(), await self._market.task(request.task_id))
 
     async def Watch(self, request: market_pb2.WatchRequest, context: Any) -> AsyncIterator[Any]:
-        live = await self._market.task(request.task_id)
-        async for received in self._market.watch(caller(), live, request.cursor):
-            yield self._encoded_event(live.row.id, received)
+        async for received in self._market.watch(caller(), request.task_id, request.cursor):
+            yield self._encoded_event(request.task_id, received)
 
     async def ListSelected(
         self, request: market_pb2.ListSelectedRequest, context: Any
     ) -> market_pb2.ListSelectedResponse:
-        names, more = await self._market.selected(await self._market.task(request.task_id), request.after)
+        names, more = await self._market.selected(caller(), request.task_id, request.after)
         return market_pb2.ListSelectedResponse(participants=names, more=more)
 
     async def SubmitEffort(self, request: market_pb2.Signed, context: Any) -> market_pb2.Receipt:
@@ -83,17 +82,15 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
         )
 
     async def FetchModel(self, request: market_pb2.FetchModelRequest, context: Any) -> AsyncIterator[Any]:
-        live = await self._market.task(request.task_id)
         frames = self._market.start_model(
-            caller(), live, request.round, request.offset, request.max_frame_bytes
+            caller(), request.task_id, request.round, request.offset, request.max_frame_bytes
         )
         async for frame in frames:
             yield frame.message
             self._metrics.sent_bytes.inc(frame.size)
 
     async def GetUpload(self, request: market_pb2.GetUploadRequest, context: Any) -> market_pb2.UploadStatus:
-        live = await self._market.task(request.task_id)
-        offset, complete = await self._market.upload_status(caller(), live, request.submission_id)
+        offset, complete = await self._market.upload_status(caller(), request.task_id, request.submission_id)
         return market_pb2.UploadStatus(offset=offset, complete=complete)
 
     async def SubmitModel(  # type: ignore[override]  # its messages come from `fedpeer.protocol.frames`
@@ -115,14 +112,16 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
         return market_pb2.ReportProgressResponse()
 
     async def GetReceipt(self, request: market_pb2.GetReceiptRequest, context: Any) -> market_pb2.Receipt:
-        live = await self._market.task(request.task_id)
-        return _filled(market_pb2.Receipt, await self._market.receipt(caller(), live, request.submission_id))
+        return _filled(
+            market_pb2.Receipt, await self._market.receipt(caller(), request.task_id, request.submission_id)
+        )
 
     async def GetSettlement(
         self, request: market_pb2.GetSettlementRequest, context: Any
     ) -> market_pb2.Settlement:
-        live = await self._market.task(request.task_id)
-        return _settlement(live.row.id, await self._market.settlement(caller(), live, request.round))
+        return _settlement(
+            request.task_id, await self._market.settlement(caller(), request.task_id, request.round)
+        )
 
     async def OpenDispute(self, request: market_pb2.OpenDisputeRequest, context: Any) -> market_pb2.Dispute:
         who = caller()
@@ -139,8 +138,7 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
         )
 
     async def GetOpenings(self, request: market_pb2.GetOpeningsRequest, context: Any) -> AsyncIterator[Any]:
-        live = await self._market.task(request.task_id)
-        async for entry_id, data in self._market.openings(caller(), live):
+        async for entry_id, data in self._market.openings(caller(), request.task_id):
             for start in range(0, len(data), MAX_PAGE_BYTES):
                 end = start + MAX_PAGE_BYTES
                 yield market_pb2.OpeningPart(entry_id=entry_id, data=data[start:end], last=end >= len(data))

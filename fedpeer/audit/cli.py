@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from difflib import get_close_matches
 from enum import StrEnum
 from functools import wraps
@@ -308,8 +308,8 @@ def check(
         if ledger is not None:
             with Ledger(ledger, ca, insecure).opened() as source:
                 keys = trusted_keys(source, trusted)
-        head = keys.verify(proof, None if entry is None else _file_bytes(entry))
-        recorded = Entry.parse(proof.entry or _file_bytes(entry or receipt_file))
+        head = keys.verify(proof, None if entry is None else read_bytes(entry, MAX_RECEIPT_BYTES))
+        recorded = Entry.parse(proof.entry or read_bytes(entry or receipt_file, MAX_RECEIPT_BYTES))
         record.update(verified=True, index=proof.index, size=head.size, entry=orjson.loads(recorded.data))
         sentence = f"entry {proof.index} ({recorded.id}) is in the log {head.origin} of {head.size} entries"
     except NothingThereError:
@@ -359,10 +359,7 @@ def keys(
     Each holder of one of these keys can claim and send models in that name, so each must be the participant's own.
     """
     with ledger.opened() as opened:
-        report = _verified(opened, _key(key), None, None)
-        if not report.verified:
-            _print_report(report)
-            raise typer.Exit(_NO)
+        report = _sound(opened, key)
         events = [
             key_event(index, entry.data)
             for index, entry in _chosen(opened, 0)
@@ -395,10 +392,7 @@ def ledger_reputation(
     """Verify a ledger and print a participant's standing across its tasks, with every reason; exit 1 without any."""
     events = ReputationEvents()
     with ledger.opened() as opened:
-        report = _verified(opened, _key(key), None, None)
-        if not report.verified:
-            _print_report(report)
-            raise typer.Exit(_NO)
+        report = _sound(opened, key)
         for index, entry in _chosen(opened, 0):
             if index < report.size and entry.kind in ReputationEvents.KINDS:
                 events.feed(entry)
@@ -542,6 +536,15 @@ def _verified(
             progress.update(bar, completed=done, total=total, visible=total > _LONG)
 
         return verify_ledger(source, key, known, openings=openings, progress=advance)
+
+
+def _sound(source: LedgerSource, key: str | None) -> Report:
+    """The report of a ledger that holds; ends the command where it does not."""
+    report = _verified(source, _key(key), None, None)
+    if not report.verified:
+        _print_report(report)
+        raise typer.Exit(_NO)
+    return report
 
 
 def _print_report(report: Report) -> None:
@@ -697,13 +700,7 @@ def _shortened(entry: Entry) -> str:
 
 
 def _balance_record(held: Balance) -> dict[str, int]:
-    return {
-        "holds": held.holds,
-        "debits_posted": held.debits_posted,
-        "credits_posted": held.credits_posted,
-        "debits_pending": held.debits_pending,
-        "credits_pending": held.credits_pending,
-    }
+    return {"holds": held.holds, **asdict(held)}
 
 
 def _key(text: str | None) -> VerificationKey | None:
@@ -715,10 +712,6 @@ def _key(text: str | None) -> VerificationKey | None:
     if "+" not in text or is_file(Path(text)):
         text = _file_text(text, MAX_KEY_BYTES).strip()
     return VerificationKey.parse(text)
-
-
-def _file_bytes(path: Path, limit: int = MAX_RECEIPT_BYTES) -> bytes:
-    return read_bytes(path, limit)
 
 
 def _file_text(path: str, limit: int = MAX_RECEIPT_BYTES) -> str:
