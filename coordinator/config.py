@@ -8,6 +8,7 @@ against the folder of the file that names them.
 """
 
 import base64
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -707,20 +708,24 @@ class EvidenceSection(Section):
 
         return self.shadows, later_shadows(self.shadows)
 
-    def within(self, most: tuple[int, int], limit: str, least: str) -> "EvidenceSection":
-        """The same with no more sound shadows than a limit allows.
+    def within(self, models: int, limit: str, least: Callable[[int], str]) -> "EvidenceSection":
+        """The same with no more sound shadows than so many trained models allow.
 
         Args:
-            most: in the first round, and in a later one.
-            limit: what allows so many, such as "evidence.trainings is 10"; least: what would have to be allowed.
+            limit: what allows so many, such as "evidence.trainings is 10"; least: what would have to be allowed for the
+                fewest models that make evidence.
 
         Raises:
             TaskError: too few for any evidence.
         """
+        from fedpeer.evidence.planning import most_shadows, trainings  # imports torch
+
+        most = [most_shadows(models, tricked=self.tricked, later=later) for later in (False, True)]
         if min(most) < MIN_SHADOWS:
+            fewest = trainings(MIN_SHADOWS, tricked=self.tricked, later=True)
             raise TaskError(
                 f"{limit}, too little for {MIN_SHADOWS} sound shadow models, the fewest, and those beside them; "
-                f"expected at least {least}, or no limit"
+                f"expected at least {least(fewest)}, or no limit"
             )
         shadows, later = (min(pair) for pair in zip(self.counts(), most, strict=True))
         return self.model_copy(update={"shadows": shadows, "later": min(shadows, later)})

@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coordinator.aggregation import merge
-from coordinator.config import MIN_SHADOWS, EvidenceSection
+from coordinator.config import EvidenceSection
 from coordinator.derivation import chain_secret, evidence_seed
 from coordinator.errors import CoordinatorError, TaskError
 from coordinator.opening import PreparedTask
@@ -719,14 +719,10 @@ def _within_seconds(task: PreparedTask, section: EvidenceSection, a_model: float
     """
     if section.seconds is None:
         return task
-    from fedpeer.evidence.planning import most_shadows, trainings  # imports torch
-
-    models, share = int(section.seconds / a_model), section.tricked
-    least = math.ceil(trainings(MIN_SHADOWS, tricked=share, later=True) * a_model)
     kept = section.within(
-        (most_shadows(models, tricked=share), most_shadows(models, tricked=share, later=True)),
+        int(section.seconds / a_model),
         f"evidence.seconds is {section.seconds:g}",
-        f"{least} on this machine",
+        lambda models: f"{math.ceil(models * a_model)} on this machine",
     )
     settings = {**task.row.settings, "evidence": kept.model_dump(mode="json")}
     return replace(task, row=replace(task.row, settings=settings))

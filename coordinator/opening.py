@@ -13,7 +13,7 @@ import numpy as np
 
 from coordinator.acceptance import check_acceptable
 from coordinator.banking import priced
-from coordinator.config import MIN_SHADOWS, TaskConfig, public_key_of
+from coordinator.config import TaskConfig, public_key_of
 from coordinator.derivation import chain_secret, initial_seed, task_root, validation_salt
 from coordinator.errors import TaskError
 from coordinator.learner_data import (
@@ -210,12 +210,7 @@ def _settings(config: TaskConfig) -> dict[str, Any]:
     """
     evidence, limit = config.evidence, config.evidence.trainings
     if limit is not None and needs_evidence(config.rule.name):
-        from fedpeer.evidence.planning import most_shadows, trainings  # imports torch
-
-        share = evidence.tricked
-        least = str(trainings(MIN_SHADOWS, tricked=share, later=True))
-        most = most_shadows(limit, tricked=share), most_shadows(limit, tricked=share, later=True)
-        evidence = evidence.within(most, f"evidence.trainings is {limit}", least)
+        evidence = evidence.within(limit, f"evidence.trainings is {limit}", str)
     kept = config.model_copy(update={"evidence": evidence})
     names = {"data", "evidence", "folder", "leaderboard"}
     settings: dict[str, Any] = json.loads(kept.model_dump_json(include=names))
