@@ -16,12 +16,7 @@ from fedpeer.protocol.limits import MAX_UPLOADS_PER_ROUND
 from mechanism.dispute import DISPUTED_RULE, disputes_possible
 from mechanism.lifecycle import State
 from mechanism.peers import share_fits
-from mechanism.statements import (
-    ClaimStatement,
-    ModelStatement,
-    Statement,
-    signature_holds,
-)
+from mechanism.statements import ClaimStatement, ModelStatement, Statement, signature_holds
 
 
 def check_author(caller: Caller, task: TaskRow, statement: Statement, signature: bytes) -> None:
@@ -94,8 +89,7 @@ def barred(store: MarketStore, task: TaskRow, participant_id: str) -> Refusal | 
     if row is not None and row.task_id != (task.id if task.terms.pseudonyms else None):
         takes = "identities that were made for it alone" if task.terms.pseudonyms else "no pseudonyms"
         return Refusal(
-            Code.IDENTITY_BARRED,
-            f"By its terms task {task.id} takes {takes}; {participant_id!r} is another.",
+            Code.IDENTITY_BARRED, f"By its terms task {task.id} takes {takes}; {participant_id!r} is another."
         )
     mark = mark_of(store, task, participant_id)
     most = task.terms.schedule.identities_per_organisation

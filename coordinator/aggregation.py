@@ -112,9 +112,7 @@ def merge(
         check_model(target, contract)
     except ModelFileError as error:
         raise FieldError(
-            "aggregation.rate",
-            rule.rate,
-            f"a step of {rule.name} that keeps the model's contract ({error})",
+            "aggregation.rate", rule.rate, f"a step of {rule.name} that keeps the model's contract ({error})"
         ) from None
     return Merged(digest, file_digest(state_target))
 

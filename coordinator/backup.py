@@ -41,14 +41,7 @@ from sqlalchemy.engine import URL
 from coordinator.blobs import BlobStore
 from coordinator.config import SERVICE_FILE, ServiceConfig, config_text, parse_config
 from coordinator.errors import FolderError
-from coordinator.folder import (
-    KEPT_FILES,
-    StateFolder,
-    assembling,
-    check_free,
-    new_database,
-    write_private,
-)
+from coordinator.folder import KEPT_FILES, StateFolder, assembling, check_free, new_database, write_private
 from coordinator.staging import staged, sync
 from coordinator.storage.rounds import Retention
 from coordinator.storage.schema import migrate

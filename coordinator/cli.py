@@ -857,8 +857,7 @@ def audit_task(operator: "Operator", task: TaskId, out: AuditFolder) -> Written:
 
 @operating(audit_app, "record")
 def audit_record_(
-    operator: "Operator",
-    folder: Annotated[Path, typer.Argument(help="What the auditor has brought back.")],
+    operator: "Operator", folder: Annotated[Path, typer.Argument(help="What the auditor has brought back.")]
 ) -> Changed:
     """Record what an auditor has brought back. Of an audit by re-training it is measured first: minutes."""
     from fedpeer.protocol.audit_folder import BroughtRemeasurement, read_brought
@@ -1002,9 +1001,7 @@ def confirm_payout(operator: "Operator", number: PayoutNumber) -> Changed:
 
 @operating(payout_app, "withdraw")
 def withdraw_payout(
-    operator: "Operator",
-    number: PayoutNumber,
-    reason: Annotated[str, typer.Option(help="For the ledger.")],
+    operator: "Operator", number: PayoutNumber, reason: Annotated[str, typer.Option(help="For the ledger.")]
 ) -> Changed:
     """Take a payout back that was not paid: all of it is payable again. Be sure that the bank does not have it."""
     run, new = operator.withdraw_payout(number, reason)

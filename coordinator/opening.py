@@ -16,13 +16,7 @@ from coordinator.banking import priced
 from coordinator.config import TaskConfig, public_key_of
 from coordinator.derivation import chain_secret, initial_seed, task_root, validation_salt
 from coordinator.errors import TaskError
-from coordinator.learner_data import (
-    Given,
-    chosen_strata,
-    commit_validation,
-    load_learner_data,
-    stratified,
-)
+from coordinator.learner_data import Given, chosen_strata, commit_validation, load_learner_data, stratified
 from coordinator.storage.tasks import TaskRow
 from coordinator.workload import folders_of, workload_of
 from fedpeer.audit.input_files import SourceError, opened
@@ -51,15 +45,7 @@ from mechanism.price import grouped_credits
 from mechanism.records import MAX_DECIMAL_DIGITS
 from mechanism.server_step import Aggregation, FedAvg, aggregation_rule
 from mechanism.settlement import least_fee_of, max_payment_micro, task_budget_micro
-from mechanism.terms import (
-    FLOAT_TYPES,
-    ModelContract,
-    Recipe,
-    Schedule,
-    TensorSpec,
-    Terms,
-    identifier,
-)
+from mechanism.terms import FLOAT_TYPES, ModelContract, Recipe, Schedule, TensorSpec, Terms, identifier
 from mechanism.workload import Labels, Strata, check_factory, source_of
 
 if TYPE_CHECKING:  # it imports torch, which most tasks do without

@@ -28,15 +28,7 @@ from coordinator.live import Feed, Presence
 from coordinator.metrics import Metrics
 from coordinator.notices import Refused
 from coordinator.receiving import Uploads
-from coordinator.scoring import (
-    Parts,
-    Quality,
-    RoundStart,
-    Scored,
-    Scorer,
-    make_scorer,
-    merged_parts,
-)
+from coordinator.scoring import Parts, Quality, RoundStart, Scored, Scorer, make_scorer, merged_parts
 from coordinator.selection import select
 from coordinator.shadow_workers import LocalWorkers
 from coordinator.spool import Spool

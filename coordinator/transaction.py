@@ -17,15 +17,7 @@ from coordinator.errors import TaskError
 from coordinator.identity import Enrolled
 from coordinator.opening import PreparedTask
 from coordinator.scoring import Quality, judgement, new_salt
-from coordinator.storage.audits import (
-    APPEALED,
-    CONVICTED,
-    FAILED,
-    OPEN,
-    REFUNDED,
-    RELEASED,
-    AuditRow,
-)
+from coordinator.storage.audits import APPEALED, CONVICTED, FAILED, OPEN, REFUNDED, RELEASED, AuditRow
 from coordinator.storage.identities import ParticipantRow
 from coordinator.storage.rounds import SettlementRow
 from coordinator.storage.store import MarketStore
@@ -48,13 +40,7 @@ from mechanism.ledger.openings import Openings
 from mechanism.lifecycle import State
 from mechanism.peers import Draw, Meetings
 from mechanism.settlement import Assessment, Settlement, expected_payments
-from mechanism.statements import (
-    ClaimOpening,
-    ClaimStatement,
-    ModelOpening,
-    ModelStatement,
-    Statement,
-)
+from mechanism.statements import ClaimOpening, ClaimStatement, ModelOpening, ModelStatement, Statement
 from mechanism.terms import Terms
 
 #: Chooses who trains: terms and claims to participant ids.
@@ -516,11 +502,7 @@ class Transaction:
         return review(task.terms, line.assessment, peers, line.paid_micro)
 
     def _settle_rows(
-        self,
-        task: TaskRow,
-        settlement: Settlement,
-        ordered: Sequence[Assessment],
-        places: Mapping[str, int],
+        self, task: TaskRow, settlement: Settlement, ordered: Sequence[Assessment], places: Mapping[str, int]
     ) -> None:
         rows, expected = [], expected_payments(task.terms, ordered)
         for assessment, line in zip(ordered, settlement.payments, strict=True):

@@ -124,8 +124,7 @@ def _postgresql_rules() -> list[str]:
         ),
         _function("ledger_transfer_applied", f"{_apply_to_accounts()} RETURN NULL;"),
         _function(
-            "ledger_append_only",
-            "RAISE EXCEPTION 'rows of %% are never changed or removed', TG_TABLE_NAME;",
+            "ledger_append_only", "RAISE EXCEPTION 'rows of %% are never changed or removed', TG_TABLE_NAME;"
         ),
         _trigger("ledger_transfer_checked", "BEFORE INSERT ON ledger_transfers"),
         _trigger("ledger_transfer_applied", "AFTER INSERT ON ledger_transfers"),

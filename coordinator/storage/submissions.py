@@ -126,11 +126,7 @@ class Submissions(Rows):
 
     def receipt(self, task_id: str, participant_id: str, submission_id: str) -> ReceiptRow | None:
         return self._one(
-            ReceiptRow,
-            receipts,
-            task_id=task_id,
-            participant_id=participant_id,
-            submission_id=submission_id,
+            ReceiptRow, receipts, task_id=task_id, participant_id=participant_id, submission_id=submission_id
         )
 
     def receipts(self, task_id: str, participant_id: str) -> list[ReceiptRow]:

@@ -26,13 +26,7 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from fedpeer.audit.export import (
-    export_csv,
-    export_hledger,
-    export_json_lines,
-    export_tiles,
-    replaced,
-)
+from fedpeer.audit.export import export_csv, export_hledger, export_json_lines, export_tiles, replaced
 from fedpeer.audit.input_files import (
     MAX_KEY_BYTES,
     MAX_OPENING_BYTES,
@@ -165,7 +159,7 @@ def verify(
         list[Path] | None,
         typer.Option(
             help="What entries commit to, as far as you have it: a file, or a folder of files named *.jsonl. A "
-            "participant has its own, an auditor all.",
+            "participant has its own, an auditor all."
         ),
     ] = None,
     as_json: Json = False,
@@ -286,8 +280,7 @@ def check(
         Path | None, typer.Option("--entry", help="The entry that it must prove; else the one it carries.")
     ] = None,
     ledger: Annotated[
-        str | None,
-        typer.Option("--ledger", help="The log, a SOURCE, where its key may have changed since."),
+        str | None, typer.Option("--ledger", help="The log, a SOURCE, where its key may have changed since.")
     ] = None,
     as_json: Json = False,
     ca: Ca = None,

@@ -34,12 +34,7 @@ from mechanism.ledger.entry import MAX_ENTRY_BYTES
 from mechanism.ledger.log_keys import key_change
 from mechanism.ledger.merkle import HASH_BYTES
 from mechanism.ledger.note import MAX_NOTE_BYTES, Checkpoint, Note
-from mechanism.ledger.tiles import (
-    TILE_WIDTH,
-    bundle_path,
-    tile_path,
-    unpack_bundle,
-)
+from mechanism.ledger.tiles import TILE_WIDTH, bundle_path, tile_path, unpack_bundle
 from mechanism.ledger.tlog_proof import TlogProof
 from mechanism.ledger.verify import LedgerSource, StoredTables
 
@@ -383,11 +378,7 @@ def _database(url: str, resources: ExitStack) -> LedgerSource:
 
 
 def _remote(
-    address: str,
-    resources: ExitStack,
-    ca: Path | None,
-    insecure: bool,
-    certificate: tuple[Path, Path] | None,
+    address: str, resources: ExitStack, ca: Path | None, insecure: bool, certificate: tuple[Path, Path] | None
 ) -> LedgerSource:
     options = [
         ("grpc.max_receive_message_length", _MAX_MESSAGE),
