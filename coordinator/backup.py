@@ -69,14 +69,8 @@ _MANIFEST, _DATABASE, _MODELS = "manifest.json", "database", "models/"
 
 #: Without these nothing can be served.
 _NEEDED = {
-    SERVICE_FILE,
-    "authority.key",
-    "authority.pem",
-    "server.key",
-    "server.pem",
-    "ledger.key",
-    _DATABASE,
-}
+    SERVICE_FILE, "authority.key", "authority.pem", "server.key", "server.pem", "ledger.key", _DATABASE,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -1081,26 +1081,15 @@ def _certificates(operator: "Operator") -> tuple[dict[str, Any], list[str]]:
 def _print_tasks(reports: "list[TaskReport]") -> None:
     from coordinator.task_text import quality_text
 
-    table = Table(
-        "task",
-        "state",
-        "round",
-        "claimed",
-        "selected",
-        "delivered",
-        "credits paid",
-        "credits reserved",
-        "quality",
-    )
+    counts = ("claimed", "selected", "delivered")
+    table = Table("task", "state", "round", *counts, "credits paid", "credits reserved", "quality")
     for report in reports:
         row = report.row
         table.add_row(
             row.id,
             row.state,
             f"{row.round}/{row.terms.schedule.rounds}",
-            str(len(report.claimed)),
-            str(len(report.selected)),
-            str(len(report.delivered)),
+            *(str(len(getattr(report, each))) for each in counts),
             _paid(report),
             grouped_credits(report.escrow_micro),
             next((words for r in reversed(report.rounds) if (words := quality_text(r))), ""),

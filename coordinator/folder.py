@@ -70,17 +70,9 @@ KEPT_FILES = {SERVICE_FILE: 0o600, "*.key": 0o600, "*.pem": 0o644}
 
 #: What else a coordinator makes in its folder.
 _MADE = (
-    "coordinator.db*",
-    "models",
-    "spool",
-    "serve.lock",
-    "serving.json",
-    "control.sock",
-    "ledger.key.next",
-    "keys.pending",
-    "keys.lock",
-    "console",
-)
+    "coordinator.db*", "models", "spool", "serve.lock", "serving.json", "control.sock", "ledger.key.next",
+    "keys.pending", "keys.lock", "console",
+)  # fmt: skip
 
 #: The key of the authority that is being replaced.
 OLD_AUTHORITY_KEY = "authority.old.key"

@@ -377,10 +377,8 @@ def coefficient(config: TaskConfig) -> Decimal:
 
     given = plan_input(
         {
-            "payment": {
-                "name": config.payment.name,
-                **{key: float(value) for key, value in config.payment.parameters().items()},
-            },
+            "payment": {"name": config.payment.name}
+            | {key: float(value) for key, value in config.payment.parameters().items()},
             "phi": float(config.phi),
             "upsilon": float(config.upsilon),
             "participants": config.plan.participants,
@@ -389,14 +387,8 @@ def coefficient(config: TaskConfig) -> Decimal:
     )
     assert given.learner is not None, "the section requires one"
     # Any Q starts the search; at upsilon the logarithm pays nothing yet.
-    game = Game(
-        given.payment,
-        given.bound.upsilon,
-        given.bound,
-        given.population.effort,
-        given.population.cost,
-        given.rule,
-    )
+    people, bound = given.population, given.bound
+    game = Game(given.payment, bound.upsilon, bound, people.effort, people.cost, given.rule)
     best = best_offer(game, given.learner, config.plan.equilibrium)
     return Decimal(best.Q).quantize(Decimal("0.000001"), ROUND_CEILING)
 

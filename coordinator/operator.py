@@ -619,23 +619,13 @@ class Operator:
         expires = {certificate.participant_id: certificate.expires_at for certificate in issued}
         now = self._clock.now()
 
-        def standing(row: ParticipantRow) -> str:
-            if row.revoked_at is not None:
-                return "revoked"
-            return "expired" if expires[row.id] < now else "enrolled"
+        def enrolment(row: ParticipantRow) -> Enrolment:
+            standing = "expired" if expires[row.id] < now else "enrolled"
+            standing = "revoked" if row.revoked_at is not None else standing
+            of = row.organisation or "", row.task_id or "", row.owner or ""
+            return Enrolment(row.id, row.enrolled_at, expires[row.id], standing, *of)
 
-        return [
-            Enrolment(
-                p.id,
-                p.enrolled_at,
-                expires[p.id],
-                standing(p),
-                p.organisation or "",
-                p.task_id or "",
-                p.owner or "",
-            )
-            for p in people
-        ]
+        return [enrolment(row) for row in people]
 
     def ledger_size(self) -> int:
         return self._transact.look(lambda t: t.ledger.size())

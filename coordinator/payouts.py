@@ -217,16 +217,7 @@ def _begin(t: Transaction) -> Run:
     accounts = _accounts(t)
     number = len(t.market.payouts()) + 1
     t.ledger.append(entries.payout_entries(number, entries.timestamp(t.now), price, chosen))
-    row = PayoutRow(
-        number=number,
-        began_at=t.now,
-        amount=str(price.record()["amount"]),
-        currency=price.currency,
-        minor_unit=price.minor_unit,
-        outcome=None,
-        reason="",
-        ended_at=None,
-    )
+    row = PayoutRow(number, t.now, str(price.record()["amount"]), price.currency, price.minor_unit)
     lines = [_line(number, price, name, accounts[name], chosen[name]) for name in sorted(chosen)]
     t.market.add_payout(row, lines)
     return Run(row, tuple(lines), left_out, new=True)
@@ -243,17 +234,8 @@ def _line(
     number: int, price: Price, participant_id: str, account: BankAccountRow, micro: int
 ) -> PayoutLineRow:
     units = price.units(micro)
-    return PayoutLineRow(
-        number=number,
-        participant_id=participant_id,
-        units=units,
-        micro=price.micro(units),
-        holder=account.holder,
-        iban=account.iban,
-        bic=account.bic,
-        returned_at=None,
-        returned="",
-    )
+    bank = account.holder, account.iban, account.bic
+    return PayoutLineRow(number, participant_id, units, price.micro(units), *bank)
 
 
 def end(t: Transaction, number: int, outcome: str, reason: str = "") -> tuple[Run, bool]:

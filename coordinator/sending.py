@@ -37,11 +37,8 @@ _CONTENT_TYPE = "application/cloudevents+json; charset=utf-8"
 
 #: Answers that another attempt may change, besides all of 500 and above.
 _PASSING = {
-    HTTPStatus.REQUEST_TIMEOUT,
-    HTTPStatus.CONFLICT,
-    HTTPStatus.TOO_EARLY,
-    HTTPStatus.TOO_MANY_REQUESTS,
-}
+    HTTPStatus.REQUEST_TIMEOUT, HTTPStatus.CONFLICT, HTTPStatus.TOO_EARLY, HTTPStatus.TOO_MANY_REQUESTS,
+}  # fmt: skip
 
 
 class NotSent(Exception):

@@ -304,17 +304,12 @@ class Transaction:
         ordered = sorted(assessments, key=lambda a: a.participant_id)
         stakes = self.ledger.stakes(task.id, [a.participant_id for a in ordered])
         disputable = disputes_possible(task.terms)
+        known = self.ledger.keys(), self._meetings(task)
         settlement, settled = entries.settlement_entries(
-            task.terms,
-            task.round,
-            draw,
-            ordered,
-            stakes,
-            disputable,
-            self.ledger.keys(),
-            self._meetings(task),
+            task.terms, task.round, draw, ordered, stakes, disputable, *known
         )
         figures = {} if quality is None else quality.figures()
+        by_label = json.dumps(quality.by_label) if quality is not None and quality.by_label else None
         self.record(
             *judgement(task.terms, task.round, ordered, evidence),
             self._transition(task.id, task.round, State.SCORED),
@@ -339,9 +334,7 @@ class Transaction:
             result_model=model,
             server_state=merged.state_sha256,
             ledger_size=size,
-            accuracy_by_label=None
-            if quality is None or not quality.by_label
-            else json.dumps(quality.by_label),
+            accuracy_by_label=by_label,
             **figures,
         )
         paid = sum(line.paid_micro for line in settlement.payments)
@@ -419,20 +412,9 @@ class Transaction:
         people = [claim.participant_id for claim in self.market.claims(task.id)]
         stakes = self.ledger.stakes(task.id, people)
         convicted = {a.participant_id for a in self.market.audits(task.id) if a.stage == CONVICTED}
-        self.record(
-            *entries.ending_entries(
-                task.id,
-                task.round,
-                state,
-                unresolved,
-                stakes,
-                self.at(task.id),
-                reason,
-                self._awards(task),
-                self._left_held(task, people, stakes, convicted),
-                convicted,
-            )
-        )
+        audits = self._left_held(task, people, stakes, convicted)
+        of_money = unresolved, stakes, self.at(task.id), reason, self._awards(task), audits, convicted
+        self.record(*entries.ending_entries(task.id, task.round, state, *of_money))
         self.notice(f"task.{state.value.lower()}", {"round": task.round, **detail}, task.id)
         owed = self.ledger_store.balances([payable(name) for name in people])
         if due := sum(balance.free for balance in owed.values()):

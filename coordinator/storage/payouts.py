@@ -36,9 +36,9 @@ class PayoutRow:
     amount: str
     currency: str
     minor_unit: int
-    outcome: str | None
-    reason: str
-    ended_at: float | None
+    outcome: str | None = None
+    reason: str = ""
+    ended_at: float | None = None
 
     @property
     def price(self) -> Price:
@@ -58,8 +58,8 @@ class PayoutLineRow:
     holder: str
     iban: str
     bic: str
-    returned_at: float | None
-    returned: str
+    returned_at: float | None = None
+    returned: str = ""
 
 
 @dataclass(frozen=True)
