@@ -65,17 +65,10 @@ def order(t: Transaction, row: TaskRow, blobs: BlobStore, round_: int, participa
     entry = t.entry(claimed.ledger_index)
     start = next(r.start_model for r in t.market.rounds(row.id) if r.round == round_)
     [sent] = [m.model_sha256 for m in t.market.models(row.id, round_) if m.participant_id == participant_id]
-    return AuditOrder(
-        row.terms,
-        ClaimStatement.from_record(entry.body["statement"]),
-        ClaimOpening.from_record(_opened(t, row, entry.id)),
-        round_,
-        awaited.number,
-        blobs.path(start),
-        start,
-        blobs.path(sent),
-        sent,
-    )
+    statement = ClaimStatement.from_record(entry.body["statement"])
+    opening = ClaimOpening.from_record(_opened(t, row, entry.id))
+    files = blobs.path(start), start, blobs.path(sent), sent
+    return AuditOrder(row.terms, statement, opening, round_, awaited.number, *files)
 
 
 def _opened(t: Transaction, row: TaskRow, entry_id: str) -> Any:

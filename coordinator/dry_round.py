@@ -112,19 +112,32 @@ Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Proof:
-    """What the dry round showed.
+class _Learnt:
+    """What a model learns of D_c.
+
+    Attributes:
+        accuracy: of the first model and of a trained one, on samples of D_c that the latter has not seen; None where
+            unknown, or nothing is classified.
+        loss: the same of their mean losses.
+        chance: share of the most frequent label among those samples: what a constant guess is right in.
+        doubts: what looks wrong and was not refused, as sentences.
+    """
+
+    accuracy: tuple[float, float] | None = None
+    loss: tuple[float, float] | None = None
+    chance: float = 0.0
+    doubts: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof(_Learnt):
+    """What the dry round showed, of what a model learns besides.
 
     Attributes:
         task: as it is to be opened: with no more shadows than its limit of seconds allows.
         training_seconds: that a model took by the recipe on one core here; None where none was trained.
         evidence_seconds: that the first round's evidence will take here, about; None under a rule without.
-        accuracy: of the first model and of a trained one, on samples of D_c that the latter has not seen; None where
-            unknown, or nothing is classified.
-        loss: the same of their mean losses.
         round_seconds: that participants have for a round; evidence is made ready meanwhile.
-        chance: share of the most frequent label among those samples: what a constant guess is right in.
-        doubts: what looks wrong and was not refused, as sentences.
         half_width: of the interval that a degree is known to, with the few shadows of the dry round; None where none is
             measured. A recipe that was cut knows less.
         shadows: sound ones of the dry round, of the task's first round and of each later one; None where none is
@@ -135,11 +148,7 @@ class Proof:
     task: PreparedTask
     training_seconds: float | None
     evidence_seconds: float | None
-    accuracy: tuple[float, float] | None
     round_seconds: int
-    chance: float = 0.0
-    doubts: tuple[str, ...] = ()
-    loss: tuple[float, float] | None = None
     half_width: float | None = None
     shadows: tuple[int, int, int] | None = None
     models: tuple[int, int] | None = None
@@ -200,16 +209,6 @@ class _Trained:
     seen: npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class _Learnt:
-    """What a model learns of D_c; see `Proof`."""
-
-    accuracy: tuple[float, float] | None = None
-    loss: tuple[float, float] | None = None
-    chance: float = 0.0
-    doubts: tuple[str, ...] = ()
-
-
 def prove(task: PreparedTask, say: Say = lambda text: None, *, accept_noise: bool = False) -> Proof:
     """Plays a dry round of a task that is about to be opened; writes to a temporary folder alone.
 
@@ -264,21 +263,17 @@ def prove(task: PreparedTask, say: Say = lambda text: None, *, accept_noise: boo
         of_first = trainings(first, tricked=share)
         trained_for = of_first, trainings(later, tricked=share, later=True) if many else of_first
         evidence = of_first * a_model
+    doubts = learnt.doubts + _scarce(task, measured)
+    doubts += _unknown(half_width, row.terms, shadows, cut is not recipe) + _untried(row.terms, trained)
     return Proof(
-        task,
-        None if trained is None else trained.seconds,
-        evidence,
-        learnt.accuracy,
-        row.terms.schedule.round_seconds,
-        learnt.chance,
-        learnt.doubts
-        + _scarce(task, measured)
-        + _unknown(half_width, row.terms, shadows, cut is not recipe)
-        + _untried(row.terms, trained),
-        learnt.loss,
-        half_width,
-        counts,
-        trained_for,
+        task=task,
+        training_seconds=None if trained is None else trained.seconds,
+        evidence_seconds=evidence,
+        round_seconds=row.terms.schedule.round_seconds,
+        half_width=half_width,
+        shadows=counts,
+        models=trained_for,
+        **{**vars(learnt), "doubts": doubts},
     )
 
 

@@ -507,17 +507,8 @@ class Transaction:
     def _receipt(
         self, statement: Statement | FailureReport, round_: int, index: int, *, late: bool
     ) -> ReceiptRow:
-        receipt = ReceiptRow(
-            task_id=statement.task_id,
-            participant_id=statement.participant_id,
-            submission_id=statement.submission_id,
-            kind=statement.kind,
-            round=round_,
-            digest=statement.digest,
-            ledger_index=index,
-            late=late,
-            at=self.now,
-        )
+        names = statement.task_id, statement.participant_id, statement.submission_id
+        receipt = ReceiptRow(*names, statement.kind, round_, statement.digest, index, late, self.now)
         self.market.add_receipt(receipt)
         return receipt
 

@@ -168,15 +168,9 @@ class Submissions(Rows):
         found = _MODEL_STANDING.row(self._connection, {**who, "round": round_})
         assert found is not None  # tasks are never deleted
         selected, draw_head, delivered, sequence, committed, begun, *receipt = found
-        return ModelStanding(
-            selected=bool(selected),
-            draw_head=draw_head or b"",
-            delivered=delivered is not None,
-            sequence=sequence,
-            committed=committed,
-            begun=begun,
-            receipt=None if receipt[0] is None else ReceiptRow(*receipt),
-        )
+        known = None if receipt[0] is None else ReceiptRow(*receipt)
+        of_upload = sequence, committed, begun
+        return ModelStanding(bool(selected), draw_head or b"", delivered is not None, *of_upload, known)
 
     def add_upload(
         self, task_id: str, participant_id: str, submission_id: str, round_: int, digest: bytes, now: float
