@@ -7,7 +7,6 @@ import hashlib
 import inspect
 import json
 import os
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -541,10 +540,9 @@ def _sound(source: LedgerSource, key: str | None) -> Report:
 
 
 def _print_report(report: Report) -> None:
-    console = Console(soft_wrap=True, highlight=False, no_color=not sys.stdout.isatty())
     counts = report.counts
     if report.verified:
-        console.print(
+        typer.echo(
             # A coordinator serves its latest head alone, which is always checked.
             f"verified: {counted(report.size, 'entry')}, {counted(max(1, report.heads), 'head')}, "
             f"{counted(counts.tasks, 'task')}, {counted(counts.statements, 'signed statement')}, "
@@ -552,42 +550,41 @@ def _print_report(report: Report) -> None:
             f"evidence, {counted(counts.settlements, 'settlement')}, "
             f"{counted(counts.payments, 'payment')} of {counts.paid_micro} micro-credits"
         )
-        console.print(f"checked as {report.level}: {_seen(report)}", markup=False)
+        typer.echo(f"checked as {report.level}: {_seen(report)}")
         if report.newer:
-            console.print(shown(f"NEWER openings than this copy: {_newer(report)}"), markup=False)
+            typer.echo(shown(f"NEWER openings than this copy: {_newer(report)}"))
         if report.missing:
-            console.print(shown(f"MISSING of your own openings: {_missing(report)}"), markup=False)
-        console.print(f"root {report.root}")
-        console.print(
+            typer.echo(shown(f"MISSING of your own openings: {_missing(report)}"))
+        typer.echo(f"root {report.root}")
+        typer.echo(
             shown(f"key  {report.key}")
-            + ("" if report.pinned else "  (the source's own: compare it, or give --key)"),
-            markup=False,
+            + ("" if report.pinned else "  (the source's own: compare it, or give --key)")
         )
         if report.known is Known.EXTENDED:
-            console.print(f"it extends the head of {counted(report.known_size or 0, 'entry')} that was given")
+            typer.echo(f"it extends the head of {counted(report.known_size or 0, 'entry')} that was given")
         elif report.known is Known.OLDER:
-            console.print(
+            typer.echo(
                 f"OLDER: it ends after {counted(report.size, 'entry')}, the head that was given covers "
                 f"{report.known_size}. Nothing that it holds contradicts that head; verify a newer copy. Where this "
                 "is the coordinator's own ledger, it was rolled back."
             )
         if len(report.keys) > 1:
-            console.print(
+            typer.echo(
                 f"the log's key was changed {counted(len(report.keys) - 1, 'time')}; before: "
                 + ", ".join(report.keys[:-1])
             )
         if report.unsigned:
-            console.print(f"{report.unsigned} entries after the head are not signed yet")
+            typer.echo(f"{report.unsigned} entries after the head are not signed yet")
         for name, state in report.open_tasks.items():
-            console.print(shown(f"task {name} is open: {state or 'not yet open'}"), markup=False)
+            typer.echo(shown(f"task {name} is open: {state or 'not yet open'}"))
         for name, said in report.remeasured.items():
-            console.print(shown(f"task {name} was measured again by its auditor: {said.words}"), markup=False)
+            typer.echo(shown(f"task {name} was measured again by its auditor: {said.words}"))
         return
-    console.print("NOT verified")
+    typer.echo("NOT verified")
     for problem in report.problems:
-        console.print(shown(f"{problem.place}: {problem.message}"), markup=False)
+        typer.echo(shown(f"{problem.place}: {problem.message}"))
     if report.holds:
-        console.print(f"all before entry {report.holds} holds")
+        typer.echo(f"all before entry {report.holds} holds")
 
 
 #: Missing openings of a task that are named one by one.
