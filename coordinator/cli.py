@@ -736,14 +736,11 @@ def status(
         reports = operator.tasks() if task is None else [operator.task(task)]
         people = operator.enrolled()
         service = operator.serving()
-        progress = operator.progress() if service is not None and service.answers else {}
+        progress = operator.progress() if service.answers else {}
         certificates, warnings = _certificates(operator)
         record = {
             "state": str(state),
-            "serving": service is not None,
-            "answers": service is not None and service.answers,
-            "addresses": {} if service is None else service.addresses,
-            "troubles": {} if service is None else service.troubles,
+            **vars(service),
             "insecure": operator.config.server.insecure,
             "ledger_size": operator.ledger_size(),
             "certificates": certificates,
@@ -752,7 +749,7 @@ def status(
             ],
             "tasks": [report.record(progress) for report in reports],
         }
-        if service is not None and not service.answers:
+        if service.serving and not service.answers:
             note(
                 f"The coordinator that serves {state} has not answered for {ANSWER_SECONDS:g} seconds, or runs from "
                 "elsewhere: it is stopped, is starting, or waits for its disk or database. What was changed is kept."
@@ -760,16 +757,14 @@ def status(
         if as_json:
             print_json(record)
             return
-        running = "serving" if record["serving"] else "not serving"
-        output().print(
-            f"{state}: {running}, {counted(len(people), 'participant')}, "
-            f"{counted(len(reports), 'task')}, {counted(operator.ledger_size(), 'ledger entry')}"
-            if task is None
-            else f"{state}: {running}"
-        )
+        said = [f"{state}: {'serving' if service.serving else 'not serving'}"]
+        if task is None:
+            said += [counted(len(people), "participant"), counted(len(reports), "task")]
+            said += [counted(operator.ledger_size(), "ledger entry")]
+        output().print(", ".join(said))
         for warning in warnings:
             note(f"WARNING: {warning}")
-        for name, why in ({} if service is None else service.troubles).items():
+        for name, why in service.troubles.items():
             output().print(f"{name} fails, and is tried again: {printable(why)}", markup=False)
         if task is None:
             _print_tasks(reports)

@@ -117,15 +117,19 @@ class Entrance:
 
 @dataclass(frozen=True)
 class RunningService:
-    """A service that runs from the folder: its addresses, empty while it is just starting, and whether it answers.
+    """The service of the folder.
 
     Attributes:
+        serving: whether one runs.
+        answers: whether it does, too.
+        addresses: empty while it is just starting, and where none runs.
         troubles: what does not go well in it, by the name of a task or duty, and why.
     """
 
-    addresses: dict[str, str]
-    answers: bool
-    troubles: dict[str, str]
+    serving: bool = False
+    answers: bool = False
+    addresses: dict[str, str] = field(default_factory=dict)
+    troubles: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -630,16 +634,16 @@ class Operator:
     def ledger_size(self) -> int:
         return self._transact.look(lambda t: t.ledger.size())
 
-    def serving(self) -> RunningService | None:
-        """The service that runs from this folder; None where none does."""
+    def serving(self) -> RunningService:
+        """The service that runs from this folder, if any does."""
         notice = self._notify()
         if notice is Notice.NOT_SERVED:
-            return None
+            return RunningService()
         try:
             addresses: dict[str, str] = json.loads(self.folder.addresses.read_text())
         except (OSError, ValueError):  # it is just starting, or runs from elsewhere
             addresses = {}
-        return RunningService(addresses, notice is Notice.CONFIRMED, self._troubles)
+        return RunningService(True, notice is Notice.CONFIRMED, addresses, self._troubles)
 
     def progress(self) -> dict[str, RoundProgress]:
         """How far training and evidence are, as the service says; nothing where none answers."""
@@ -688,8 +692,7 @@ class Operator:
 
     def entrance(self) -> Entrance:
         """Raises FolderError where the certificates cannot be read."""
-        service, section = self.serving(), self.config.server
-        bound = {} if service is None else service.addresses
+        bound, section = self.serving().addresses, self.config.server
         hosts = self.server_hosts()
         return Entrance(
             reachable(bound.get("market", section.market), hosts),

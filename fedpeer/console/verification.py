@@ -102,10 +102,7 @@ class Service:
             service = operator.serving()
         disk = shutil.disk_usage(folder.path)
         return {
-            "serving": service is not None,
-            "answers": service is not None and service.answers,
-            "addresses": {} if service is None else service.addresses,
-            "troubles": {} if service is None else service.troubles,
+            **vars(service),
             "certificates": self._certificates(),
             "alarms": standing(_samples(service), self._reader.now()),
             "disk_free_bytes": disk.free,
@@ -123,9 +120,9 @@ class Service:
         return {"ends": ends, "warnings": list(found.warnings(now).values())}
 
 
-def _samples(service: RunningService | None) -> list[Sample] | None:
+def _samples(service: RunningService) -> list[Sample] | None:
     """What the service exports; None where it cannot be asked."""
-    address = "" if service is None else service.addresses.get("metrics", "")
+    address = service.addresses.get("metrics", "")
     if not address:
         return None
     host, _, port = address.rpartition(":")

@@ -141,7 +141,7 @@ def test_a_task_ends_wherever_standard_error_leads(tmp_path: Path, kind: str) ->
             assert others[0].wait(120) == 0
             with operator(folder) as commands:
                 serving = commands.serving()
-            assert serving is not None
+            assert serving.serving
             assert serving.troubles == {}
             service.terminate()
             assert service.wait(60) == 0
