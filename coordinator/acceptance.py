@@ -11,7 +11,6 @@ from fedpeer.protocol.limits import MAX_MESSAGE_BYTES, MAX_NUMBER_CHARACTERS
 from mechanism.canonical import MAX_INTEGER, canonical_bytes
 from mechanism.errors import FieldError
 from mechanism.ledger import entries
-from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import EntryError
 from mechanism.terms import Terms
 
@@ -36,7 +35,12 @@ def check_acceptable(terms: Terms) -> None:
     """
     Terms.parse(terms.canonical)
     _check_message(terms)
-    _check_entries(entries.published(terms), "contract.tensors", len(terms.contract.tensors), "fewer tensors")
+    for entry in entries.published(terms):
+        try:
+            entry.data  # noqa: B018 - it is built here
+        except EntryError as error:
+            tensors = len(terms.contract.tensors)
+            raise FieldError("contract.tensors", tensors, f"fewer tensors: {error}") from None
     _check_claims(terms)
     _check_peers(terms)
 
@@ -83,11 +87,3 @@ def _check_peers(terms: Terms) -> None:
         raise FieldError(
             "rule.peers", terms.rule.peers, f"at most {most}, which an entry of the ledger holds"
         )
-
-
-def _check_entries(made: list[Entry], field: str, value: int, remedy: str) -> None:
-    for entry in made:
-        try:
-            entry.data  # noqa: B018 - it is built here
-        except EntryError as error:
-            raise FieldError(field, value, f"{remedy}: {error}") from None

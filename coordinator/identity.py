@@ -231,7 +231,9 @@ def invite(
     store.add_invitation(
         InvitationRow(_token_digest(token), participant_id, now, expires, None, named, of_task, owner)
     )
-    return Invitation(participant_id, token, expires, withdrawn, colleagues(store, participant_id, named))
+    others = (row for row in store.participants() if row.organisation == named and row.id != participant_id)
+    colleagues = () if named is None else tuple(row.id for row in others)
+    return Invitation(participant_id, token, expires, withdrawn, colleagues)
 
 
 def pseudonym_for(store: MarketStore, owner: str, task: TaskRow) -> str:
@@ -267,17 +269,6 @@ def organisation_name(text: str) -> str:
             "organisation", text[:200], f"a name of 1 to {MAX_ORGANISATION} printable characters"
         )
     return name
-
-
-def colleagues(store: MarketStore, participant_id: str, organisation: str | None) -> tuple[str, ...]:
-    """Who else has enrolled for an organisation."""
-    if organisation is None:
-        return ()
-    return tuple(
-        row.id
-        for row in store.participants()
-        if row.organisation == organisation and row.id != participant_id
-    )
 
 
 @dataclass(frozen=True)

@@ -264,16 +264,15 @@ def end(t: Transaction, number: int, outcome: str, reason: str = "") -> tuple[Ru
         )
     at = max(t.now, run.row.began_at)
     lines = {line.participant_id: line.micro for line in run.lines}
-    t.ledger.append(
-        entries.payout_end_entries(number, entries.timestamp(at), outcome, _reason(outcome, reason), lines)
-    )
-    t.market.end_payout(number, outcome, reason.strip(), at)
+    why = _given(reason, "a payout is withdrawn") if outcome == entries.WITHDRAWN else reason.strip()
+    t.ledger.append(entries.payout_end_entries(number, entries.timestamp(at), outcome, why, lines))
+    t.market.end_payout(number, outcome, why, at)
     return run_of(t, number), True
 
 
-def _reason(outcome: str, reason: str) -> str:
-    if outcome == entries.WITHDRAWN and not reason.strip():
-        raise PayoutError("a payout is withdrawn for a reason, which stands in the ledger; give one")
+def _given(reason: str, what: str) -> str:
+    if not reason.strip():
+        raise PayoutError(f"{what} for a reason, which stands in the ledger; give one")
     return reason.strip()
 
 
@@ -295,13 +294,9 @@ def return_payment(t: Transaction, number: int, participant_id: str, reason: str
         )
     if line.returned_at is not None:
         return run, False
-    if not reason.strip():
-        raise PayoutError("a payment comes back for a reason, which stands in the ledger; give one")
-    at = max(t.now, run.row.ended_at)
-    t.ledger.append(
-        [entries.payout_return(number, participant_id, entries.timestamp(at), reason.strip(), line.micro)]
-    )
-    t.market.return_payout(number, participant_id, reason.strip(), at)
+    why, at = _given(reason, "a payment comes back"), max(t.now, run.row.ended_at)
+    t.ledger.append([entries.payout_return(number, participant_id, entries.timestamp(at), why, line.micro)])
+    t.market.return_payout(number, participant_id, why, at)
     return run_of(t, number), True
 
 

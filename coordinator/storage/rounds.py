@@ -161,12 +161,9 @@ _KEPT_TASKS = select(tasks.c.id).where(
 _REFERENCED_MODELS = Statement(
     union(
         select(tasks.c.model).where(tasks.c.id.in_(_KEPT_TASKS)),
-        select(rounds.c.start_model).where(rounds.c.task_id.in_(_KEPT_TASKS)),
-        select(rounds.c.result_model).where(
-            rounds.c.task_id.in_(_KEPT_TASKS), rounds.c.result_model.is_not(None)
-        ),
-        select(rounds.c.server_state).where(
-            rounds.c.task_id.in_(_KEPT_TASKS), rounds.c.server_state.is_not(None)
+        *(
+            select(model).where(rounds.c.task_id.in_(_KEPT_TASKS), model.is_not(None))
+            for model in (rounds.c.start_model, rounds.c.result_model, rounds.c.server_state)
         ),
     )
 )
