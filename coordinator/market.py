@@ -308,7 +308,7 @@ class Market:
     async def dispute(
         self, caller: Caller, task_id: str, counts: Sequence[int], salt: bytes
     ) -> DisputeStanding:
-        """Opens the counts behind the caller's claim, once; asked again, says how the dispute stands.
+        """Opens the counts that the caller's claim commits to, once; asked again, says how the dispute stands.
 
         Raises:
             Refusal: see `admit_dispute`.

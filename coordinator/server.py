@@ -365,7 +365,7 @@ class Coordinator:
     async def _refresh(self, task_id: str) -> None:
         """A task's events that another process has written; a settlement's once its receipts can be had.
 
-        Whoever hears of a settlement asks for its receipt, which would be signed for.
+        Who hears of a settlement asks for its receipt, which would be signed for.
         """
         live = self.market.held(task_id)
         cursor = 0 if live is None else live.feed.cursor

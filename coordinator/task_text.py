@@ -83,8 +83,8 @@ def _people(report: TaskReport, progress: RoundProgress) -> Table:
     table = Table("participant", "stands as", "degree claimed", "credits paid", "expected before the draw")
     for person in report.people:
         amounts = grouped_credits(person.paid_micro), grouped_credits(person.expected_micro)
-        told = progress.done_micro.get(person.id) if person.standing is Standing.AWAITED else None
-        stands = training(told, report.row.terms.recipe.epochs) or person.standing
+        done = progress.done_micro.get(person.id) if person.standing is Standing.AWAITED else None
+        stands = training(done, report.row.terms.recipe.epochs) or person.standing
         table.add_row(person.id, stands, person.degree, *amounts)
     return table
 
