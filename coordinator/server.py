@@ -82,6 +82,7 @@ from fedpeer.protocol.limits import (
     MAX_MESSAGE_BYTES,
     OPEN_FILES,
     PUBLIC_PORT,
+    UNSEEN_SECONDS,
     PortLimits,
 )
 from fedpeer.streams import end_with_parent
@@ -149,6 +150,7 @@ def _options(port: PortLimits, *, shared: bool) -> list[tuple[str, int]]:
         ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_SECONDS * 500),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.server_handshake_timeout_ms", HANDSHAKE_SECONDS * 1000),
+        ("grpc.server_max_unrequested_time_in_server", UNSEEN_SECONDS),
         ("grpc.max_connection_idle_ms", IDLE_CONNECTION_SECONDS * 1000),
         ("grpc.max_connection_age_ms", port.age_seconds * 1000),
         ("grpc.max_connection_age_grace_ms", port.grace_seconds * 1000),
