@@ -151,6 +151,9 @@ def _options(port: PortLimits, *, shared: bool) -> list[tuple[str, int]]:
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.server_handshake_timeout_ms", HANDSHAKE_SECONDS * 1000),
         ("grpc.server_max_unrequested_time_in_server", UNSEEN_SECONDS),
+        # Beyond 1,000 that wait gRPC cancels some at random, beyond 3,000 all.
+        ("grpc.server.max_pending_requests", port.calls),
+        ("grpc.server.max_pending_requests_hard_limit", port.calls),
         ("grpc.max_connection_idle_ms", IDLE_CONNECTION_SECONDS * 1000),
         ("grpc.max_connection_age_ms", port.age_seconds * 1000),
         ("grpc.max_connection_age_grace_ms", port.grace_seconds * 1000),
