@@ -220,6 +220,10 @@ class Coordinator:
         workers = self._work.workers
         self.metrics.worker_calls.set_function(lambda: workers.outstanding)
         self.metrics.workers_waited_for.set_function(lambda: bool(workers.trouble))
+        for place, standing in enumerate(("enrolled", "revoked")):
+            self.metrics.participants.labels(standing).set_function(
+                lambda place=place: self._roster.counts()[place]  # type: ignore[misc]
+            )
         self.market = Market(self._work, self._catch_up)
         self._quotas = Quotas(
             time.monotonic,
@@ -359,8 +363,7 @@ class Coordinator:
         )
         if row is not None:
             self._roster.add(row, certificates)
-            self._end_streams()
-            self._count_participants()
+            self._end_streams(name)
 
     async def _catch_up(self, task_id: str) -> None:
         """Takes over what another process has done to a task, where there is such a task."""
@@ -458,7 +461,6 @@ class Coordinator:
             participants, certificates, rows = await self._transact.read(read)
             self._roster.load(participants, certificates)
             self.market.person_changed()
-            self._count_participants()
             known = {live.row.id: live for live in self.market.tasks()}
             for row in rows:
                 if row.id not in known:
@@ -508,9 +510,10 @@ class Coordinator:
             *await asyncio.to_thread(full, self.folder.path, tasks, blobs),
         ]
 
-    def _end_streams(self) -> None:
+    def _end_streams(self, participant_id: str | None = None) -> None:
+        """As of `Boundary`."""
         for boundary in self._boundaries:
-            boundary.end_streams()
+            boundary.end_streams(participant_id)
 
     def _raise_alarm(self, lasting: bool) -> None:
         """Health follows duties that fail for long."""
@@ -666,15 +669,9 @@ class Coordinator:
         self._roster.add(enrolled.participant)
         # It may have been forgotten since it last had a key, by a command whose word is still on its way.
         self.market.person_changed(enrolled.participant.id)
-        self._end_streams()  # of an earlier key
-        self._count_participants()
+        self._end_streams(enrolled.participant.id)  # of an earlier key
         log.info("participant enrolled", participant=enrolled.participant.id)
         return enrolled
-
-    def _count_participants(self) -> None:
-        good, revoked = self._roster.counts()
-        self.metrics.participants.labels("enrolled").set(good)
-        self.metrics.participants.labels("revoked").set(revoked)
 
     async def _bind(self) -> None:
         section = self.config.server

@@ -242,7 +242,8 @@ def run_campaign(path: Path, kills: int, seed: int) -> None:
         assert worker.poll() is None
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_a_kill_of_each_kind_changes_nothing(tmp_path: Path) -> None:
     run_campaign(tmp_path, kills=6, seed=4)
 
