@@ -107,6 +107,9 @@ _UNCOMMITTED = 3600.0
 #: Seconds after which a process that does not lead asks for the lease again.
 _STAND_BY_SECONDS = 1.0
 
+#: How a process ends whose lease is lost: as `LeaseLost` ends a command.
+LEASE_LOST_CODE = 3
+
 #: Parts of `absence_seconds` after which processes tell one another whom they have heard.
 _HEARD_OFTEN = 4
 
@@ -941,13 +944,16 @@ async def serve(
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     log.info("draining")
     await coordinator.stop(0 if coordinator.halted.is_set() else None)
-    if coordinator.halted.is_set():
-        raise LeaseLost(
-            "the connection that holds the lease on the database broke, so another coordinator may serve it now; "
-            "start this one again when the database can be reached"
-        )
+    lost = (
+        "the connection that holds the lease on the database broke, so another coordinator may serve it now; "
+        "start this one again when the database can be reached"
+    )
     if coordinator.computing:
         # All that counts is on the disk. The interpreter would wait for the thread, which may take minutes.
         log.info("evidence in progress is given up; it is computed again after the next start")
+        if coordinator.halted.is_set():
+            sys.stderr.write(f"fedpeer: {lost}\n")
         sys.stderr.flush()
-        os._exit(0)
+        os._exit(LEASE_LOST_CODE if coordinator.halted.is_set() else 0)
+    if coordinator.halted.is_set():
+        raise LeaseLost(lost)

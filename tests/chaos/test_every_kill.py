@@ -6,7 +6,7 @@ alone: evidence, verdicts and merged models are the same bit for bit.
 
     FEDPEER_CHAOS_KILLS=200 FEDPEER_CHAOS_SEED=1 pytest -m slow -s tests/chaos/test_every_kill.py
 
-A campaign may be cut in slices, each with a seed of its own.
+A campaign may be cut in slices, each with a seed of its own; FEDPEER_CHAOS_PAUSE is the most seconds between two kills.
 """
 
 import json
@@ -67,8 +67,8 @@ wait_seconds = 60
 #: Nobody is absent, nothing is late: on a busy machine most of an hour goes into starting processes.
 _DAY = {"effort_seconds": 86_400, "round_seconds": 86_400}
 
-#: Seconds between two kills, at most.
-_PAUSE = 3.0
+#: Seconds between two kills, at most: a task ends under a dozen of them.
+_PAUSE = float(os.environ.get("FEDPEER_CHAOS_PAUSE", "10"))
 
 
 class Kept(Own):
