@@ -12,7 +12,7 @@ requests, so that nothing is read for a caller that is not known or has enough c
 import asyncio
 import ipaddress
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from contextvars import ContextVar
@@ -130,7 +130,8 @@ class Boundary(grpc.aio.ServerInterceptor):
         self._authenticate = authenticate
         self._refusal_of = refusal_of
         self._outdated = outdated
-        self._streams: set[_Call] = set()
+        #: Streams that are open, by caller.
+        self._streams: defaultdict[str, set[_Call]] = defaultdict(set)
         self._quotas = quotas
         self._metrics = metrics
         self._tracing = tracing
@@ -161,9 +162,14 @@ class Boundary(grpc.aio.ServerInterceptor):
             _metered(handler.response_serializer),
         )
 
-    def end_streams(self) -> None:
-        """Ends the streams whose caller is one no longer, also those on which nothing happens."""
-        for call in tuple(self._streams):
+    def end_streams(self, identity: str | None = None) -> None:
+        """Ends the streams whose caller is one no longer, also those on which nothing happens.
+
+        Args:
+            identity: of this caller alone; None: of everybody.
+        """
+        found = self._streams.values() if identity is None else [self._streams.get(identity, set())]
+        for call in [call for calls in found for call in calls]:
             if (refusal := call.refusal()) is not None:
                 call.end(refusal)
 
@@ -172,11 +178,13 @@ class Boundary(grpc.aio.ServerInterceptor):
         """Holds one of the caller's streams, and charges the bytes of its messages, both ways, to the caller."""
         with self._quotas.stream(call.identity):
             _charge.set(partial(self._quotas.moved, call.identity))
-            self._streams.add(call)
+            self._streams[call.identity].add(call)
             try:
                 yield
             finally:
-                self._streams.discard(call)
+                self._streams[call.identity].discard(call)
+                if not self._streams[call.identity]:
+                    del self._streams[call.identity]
                 _charge.set(None)
 
     @contextmanager

@@ -55,8 +55,9 @@ class Uploads:
     async def stop(self) -> None:
         """Keeps what has come of models that are not whole, and waits until whole ones are recorded."""
         self._stopping = True
-        for stream in self.places.streams:
-            stream.end(_STOPPING, Code.DRAINING)
+        for streams in self.places.streams.values():
+            for stream in streams:
+                stream.end(_STOPPING, Code.DRAINING)
         await asyncio.gather(*self._receiving, return_exceptions=True)
         self._threads.shutdown()
         self._spool.stop()

@@ -82,6 +82,7 @@ from fedpeer.protocol.limits import (
     MAX_MESSAGE_BYTES,
     OPEN_FILES,
     PUBLIC_PORT,
+    UNSEEN_SECONDS,
     PortLimits,
 )
 from fedpeer.streams import end_with_parent
@@ -105,6 +106,9 @@ _UNCOMMITTED = 3600.0
 
 #: Seconds after which a process that does not lead asks for the lease again.
 _STAND_BY_SECONDS = 1.0
+
+#: How a process ends whose lease is lost: as `LeaseLost` ends a command.
+LEASE_LOST_CODE = 3
 
 #: Parts of `absence_seconds` after which processes tell one another whom they have heard.
 _HEARD_OFTEN = 4
@@ -149,6 +153,10 @@ def _options(port: PortLimits, *, shared: bool) -> list[tuple[str, int]]:
         ("grpc.http2.min_ping_interval_without_data_ms", KEEPALIVE_SECONDS * 500),
         ("grpc.keepalive_permit_without_calls", 1),
         ("grpc.server_handshake_timeout_ms", HANDSHAKE_SECONDS * 1000),
+        ("grpc.server_max_unrequested_time_in_server", UNSEEN_SECONDS),
+        # Beyond 1,000 that wait gRPC cancels some at random, beyond 3,000 all.
+        ("grpc.server.max_pending_requests", port.calls),
+        ("grpc.server.max_pending_requests_hard_limit", port.calls),
         ("grpc.max_connection_idle_ms", IDLE_CONNECTION_SECONDS * 1000),
         ("grpc.max_connection_age_ms", port.age_seconds * 1000),
         ("grpc.max_connection_age_grace_ms", port.grace_seconds * 1000),
@@ -215,6 +223,10 @@ class Coordinator:
         workers = self._work.workers
         self.metrics.worker_calls.set_function(lambda: workers.outstanding)
         self.metrics.workers_waited_for.set_function(lambda: bool(workers.trouble))
+        for place, standing in enumerate(("enrolled", "revoked")):
+            self.metrics.participants.labels(standing).set_function(
+                lambda place=place: self._roster.counts()[place]  # type: ignore[misc]
+            )
         self.market = Market(self._work, self._catch_up)
         self._quotas = Quotas(
             time.monotonic,
@@ -354,8 +366,7 @@ class Coordinator:
         )
         if row is not None:
             self._roster.add(row, certificates)
-            self._end_streams()
-            self._count_participants()
+            self._end_streams(name)
 
     async def _catch_up(self, task_id: str) -> None:
         """Takes over what another process has done to a task, where there is such a task."""
@@ -453,7 +464,6 @@ class Coordinator:
             participants, certificates, rows = await self._transact.read(read)
             self._roster.load(participants, certificates)
             self.market.person_changed()
-            self._count_participants()
             known = {live.row.id: live for live in self.market.tasks()}
             for row in rows:
                 if row.id not in known:
@@ -491,9 +501,10 @@ class Coordinator:
             *await asyncio.to_thread(full, self.folder.path, tasks, blobs),
         ]
 
-    def _end_streams(self) -> None:
+    def _end_streams(self, participant_id: str | None = None) -> None:
+        """As of `Boundary`."""
         for boundary in self._boundaries:
-            boundary.end_streams()
+            boundary.end_streams(participant_id)
 
     def _raise_alarm(self, lasting: bool) -> None:
         """Health follows duties that fail for long."""
@@ -649,15 +660,9 @@ class Coordinator:
         self._roster.add(enrolled.participant)
         # It may have been forgotten since it last had a key, by a command whose word is still on its way.
         self.market.person_changed(enrolled.participant.id)
-        self._end_streams()  # of an earlier key
-        self._count_participants()
+        self._end_streams(enrolled.participant.id)  # of an earlier key
         log.info("participant enrolled", participant=enrolled.participant.id)
         return enrolled
-
-    def _count_participants(self) -> None:
-        good, revoked = self._roster.counts()
-        self.metrics.participants.labels("enrolled").set(good)
-        self.metrics.participants.labels("revoked").set(revoked)
 
     async def _bind(self) -> None:
         section = self.config.server
@@ -927,13 +932,16 @@ async def serve(
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
     log.info("draining")
     await coordinator.stop(0 if coordinator.halted.is_set() else None)
-    if coordinator.halted.is_set():
-        raise LeaseLost(
-            "the connection that holds the lease on the database broke, so another coordinator may serve it now; "
-            "start this one again when the database can be reached"
-        )
+    lost = (
+        "the connection that holds the lease on the database broke, so another coordinator may serve it now; "
+        "start this one again when the database can be reached"
+    )
     if coordinator.computing:
         # All that counts is on the disk. The interpreter would wait for the thread, which may take minutes.
         log.info("evidence in progress is given up; it is computed again after the next start")
+        if coordinator.halted.is_set():
+            sys.stderr.write(f"fedpeer: {lost}\n")
         sys.stderr.flush()
-        os._exit(0)
+        os._exit(LEASE_LOST_CODE if coordinator.halted.is_set() else 0)
+    if coordinator.halted.is_set():
+        raise LeaseLost(lost)

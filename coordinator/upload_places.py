@@ -122,26 +122,26 @@ class Places:
         self._free = asyncio.Semaphore(places)
         self._taken = taken
         self._lanes: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
-        #: Those that have a lane, or wait for it.
-        self.streams: dict[Stream, UploadKey] = {}
+        #: Those that have a lane, or wait for it, by upload; and those that have a place.
+        self.streams: defaultdict[UploadKey, set[Stream]] = defaultdict(set)
+        self._placed: set[Stream] = set()
         #: Streams that wait for a place.
         self.waiting = 0
 
     def busy(self, task_id: str) -> set[UploadKey]:
         """A task's uploads in progress."""
-        return {key for key in self.streams.values() if key.task_id == task_id}
+        return {key for key in self.streams if key.task_id == task_id}
 
     def hand_over(self, key: UploadKey) -> None:
         """Another stream of this upload has begun: those that there are end."""
-        for stream, its in self.streams.items():
-            if its == key:
-                stream.end("Another stream of the same upload has taken over.")
+        for stream in self.streams.get(key, ()):
+            stream.end("Another stream of the same upload has taken over.")
 
     @asynccontextmanager
     async def lane(self, key: UploadKey, stream: Stream) -> AsyncIterator[None]:
         """Has the identity's uploads for this stream alone; older streams of the same upload end."""
         self.hand_over(key)
-        self.streams[stream] = key
+        self.streams[key].add(stream)
         try:
             lane = self._lanes[key.participant_id]
             await stream.wait(lane.acquire)
@@ -150,13 +150,15 @@ class Places:
             finally:
                 lane.release()
         finally:
-            del self.streams[stream]
+            self.streams[key].remove(stream)
+            if not self.streams[key]:
+                del self.streams[key]
 
     @asynccontextmanager
     async def place(self, stream: Stream, total: int) -> AsyncIterator[None]:
         """Has the stream's `total` bytes read."""
         if self._free.locked():
-            for other in self.streams:
+            for other in self._placed:
                 other.hurry()
         self.waiting += 1
         try:
@@ -164,9 +166,11 @@ class Places:
         finally:
             self.waiting -= 1
         self._taken.inc()
+        self._placed.add(stream)
         try:
             stream.begin(total, contended=self.waiting > 0)
             yield
         finally:
+            self._placed.remove(stream)
             self._taken.dec()
             self._free.release()

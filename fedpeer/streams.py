@@ -149,7 +149,8 @@ def end_with_parent(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -
 
     def wait() -> None:
         with suppress(OSError):
-            while sys.stdin.buffer.read(1024):
+            # Not by the buffer, whose lock the interpreter wants at its end.
+            while os.read(sys.stdin.fileno(), 1024):
                 pass
         with suppress(RuntimeError):  # the loop has ended by itself
             loop.call_soon_threadsafe(stop)

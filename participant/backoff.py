@@ -20,7 +20,8 @@ class Backoff:
         factor: by which the limit grows.
         ceiling: seconds, the largest limit.
         patience: seconds without any progress after which a call gives up; None: never.
-        first_contact: the same before the coordinator has ever answered, when the address may be wrong.
+        first_contact: the same before the coordinator has ever answered, when the address may be wrong; one that is
+            there and has no time has `patience`.
         generator: source of the jitter.
     """
 

@@ -12,9 +12,15 @@ from time import sleep
 
 import grpc
 
-from fedpeer.protocol.limits import KEEPALIVE_SECONDS, KEEPALIVE_TIMEOUT_SECONDS, MAX_MESSAGE_BYTES
+from fedpeer.protocol.limits import (
+    HANDSHAKE_SECONDS,
+    KEEPALIVE_SECONDS,
+    KEEPALIVE_TIMEOUT_SECONDS,
+    MAX_MESSAGE_BYTES,
+)
 from fedpeer.text_files import unmarked
 from participant.errors import (
+    BusyError,
     CertificateExpiredError,
     ConfigurationError,
     ServerNameError,
@@ -34,6 +40,10 @@ BETWEEN_LOOKS_SECONDS = 0.2
 
 #: Milliseconds: gRPC's own waits between connection attempts. Short, because `Backoff` does the waiting.
 _CONNECT_BACKOFF_MS = (100, 2_000)
+
+#: Milliseconds that a connection and its handshake may take; gRPC's name for it is another. What a busy coordinator
+#: allows: who gives up earlier makes it begin anew.
+_CONNECT_MS = HANDSHAKE_SECONDS * 1000
 
 
 @dataclass(frozen=True)
@@ -78,7 +88,7 @@ class Endpoint:
             ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_SECONDS * 1000),
             ("grpc.http2.max_pings_without_data", 0),
             ("grpc.initial_reconnect_backoff_ms", _CONNECT_BACKOFF_MS[0]),
-            ("grpc.min_reconnect_backoff_ms", _CONNECT_BACKOFF_MS[0]),
+            ("grpc.min_reconnect_backoff_ms", _CONNECT_MS),
             ("grpc.max_reconnect_backoff_ms", _CONNECT_BACKOFF_MS[1]),
             # Clients of one process that differ in their keys must not share a connection.
             ("grpc.use_local_subchannel_pool", 1),
@@ -161,7 +171,7 @@ class Endpoint:
         except ssl.SSLCertVerificationError as error:
             return self._untrusted(error)
         except TimeoutError:  # it listens and does not serve yet: a coordinator that starts, or is overloaded
-            return UnreachableError(
+            return BusyError(
                 f"{self.address} does not answer a TLS handshake in time; the coordinator may be starting or busy"
             )
         except OSError as error:

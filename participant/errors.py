@@ -104,6 +104,10 @@ class UnreachableError(TransportError):
     """Nothing answers at the address: a wrong host or port, a firewall, or a coordinator that is down."""
 
 
+class BusyError(UnreachableError):
+    """Somebody listens at the address and has no time for a handshake: a coordinator that starts or has much to do."""
+
+
 class TLSError(TransportError):
     """The TLS handshake failed."""
 

@@ -43,6 +43,7 @@ from participant.effects import (
     Upload,
 )
 from participant.errors import (
+    BusyError,
     ConfigurationError,
     ConflictError,
     InvalidSubmissionError,
@@ -62,6 +63,9 @@ CALL_SECONDS = 30.0
 
 #: Attempts between two looks at why the coordinator cannot be reached.
 _LOOK_EVERY = 10
+
+#: How calls end that a coordinator has taken and has no time for.
+_TAKEN = (grpc.StatusCode.CANCELLED, grpc.StatusCode.DEADLINE_EXCEEDED)
 
 _log = logging.getLogger("participant")
 
@@ -422,6 +426,7 @@ class _Trial:
         self._waits = steps._backoff.waits()
         self._since: float | None = None
         self._attempts = 0
+        self._busy = False
         self._logged = ""
 
     def wait(self) -> Steps[None]:
@@ -447,7 +452,8 @@ class _Trial:
         if self._attempts % _LOOK_EVERY == (0 if not steps._answered else _LOOK_EVERY - 1):
             yield from self._explain(error, unless=UnreachableError)
         self._attempts += 1
-        patience = steps._backoff.patience if steps._answered else steps._backoff.first_contact
+        there = steps._answered or self._busy
+        patience = steps._backoff.patience if there else steps._backoff.first_contact
         if found is Outlook.DOUBTFUL:
             patience = DOUBT_SECONDS if patience is None else min(patience, DOUBT_SECONDS)
         if first:  # after the look: what it finds may be the end of it
@@ -476,6 +482,9 @@ class _Trial:
         if isinstance(error, RefusedError):
             return
         found: TransportError | None = yield Diagnose(certain=unless is not None and self._steps._answered)
+        # A wrong address does not take a call first.
+        taken = found is None and error.status in _TAKEN
+        self._busy = taken or isinstance(found, BusyError)
         if found is None:
             return
         if unless is None or not isinstance(found, unless):

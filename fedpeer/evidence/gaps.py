@@ -28,7 +28,7 @@ import numpy as np
 from scipy.optimize import linprog
 
 from fedpeer.evidence.errors import EvidenceError
-from fedpeer.evidence.measuring import CHUNK, EvidenceTask, Report
+from fedpeer.evidence.measuring import EvidenceTask, Report, portions
 from fedpeer.evidence.planning import Plan, plan_shadows
 from fedpeer.evidence.regression import conformal_quantile
 from fedpeer.evidence.sketch import Array
@@ -116,7 +116,7 @@ def measure_gaps(
     began = perf_counter()
     _judged(task, start, plans[:1])
     alone = perf_counter() - began
-    chunks = [plans[i : i + CHUNK] for i in range(0, len(plans), CHUNK)]
+    chunks = portions(plans)
     rows: list[tuple[float, float]] = []
     if executor is None:
         began = perf_counter()

@@ -42,8 +42,12 @@ SHADOWS = 100
 #: Rounds whose shadows are carried over, at most.
 CARRIED_ROUNDS = 3
 
-#: Shadows in one task of the executor: a few seconds of work, small enough to spread.
+#: Shadows in one call of the executor, at most: a few seconds of work.
 CHUNK = 8
+
+#: A call has at most one in so many of the shadows that are left, so that the last calls are short and workers end at
+#: about the same time.
+_LEFT = 16
 
 #: Shadows that train together on a device. How they are rounded hangs on how many they are, so it is one number.
 STACK = 32
@@ -361,8 +365,7 @@ def observe_all(
     report: Report = lambda trained, of: None,
 ) -> list[Observation]:
     """The shadows of `plans`, trained here or by the executor."""
-    size = STACK if task.device else CHUNK
-    chunks = [plans[i : i + size] for i in range(0, len(plans), size)]
+    chunks = [plans[i : i + STACK] for i in range(0, len(plans), STACK)] if task.device else portions(plans)
     seen: list[Observation] = []
     if executor is None:
         for chunk in chunks:
@@ -373,6 +376,19 @@ def observe_all(
             seen += future.result()
             report(len(seen), len(plans))
     return seen
+
+
+def portions(plans: Sequence[Plan]) -> list[Sequence[Plan]]:
+    """`plans` in calls of the executor, the longest first: guided self-scheduling.
+
+    Source: Polychronopoulos and Kuck, "Guided Self-Scheduling", IEEE Transactions on Computers 36 (12), 1987.
+    """
+    found = []
+    while plans:
+        size = min(CHUNK, -(-len(plans) // _LEFT))
+        found.append(plans[:size])
+        plans = plans[size:]
+    return found
 
 
 def begin_ensemble(

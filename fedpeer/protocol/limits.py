@@ -120,6 +120,10 @@ MAX_PHASE_SECONDS = 366 * 86_400
 #: a client that opens connections and stalls holds each no longer than this.
 HANDSHAKE_SECONDS = 20
 
+#: Seconds that a call may wait until the coordinator looks at it, when ten thousand make theirs at the same moment:
+#: what a participant has patience for. gRPC would cancel them after 30.
+UNSEEN_SECONDS = 600
+
 #: Seconds after which a connection without a call is closed; participants keep a Watch open, others reconnect.
 IDLE_CONNECTION_SECONDS = 300
 

@@ -13,12 +13,14 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from benchmarks.serving import children
 from coordinator.folder import StateFolder, initialise
 from coordinator.opening import prepare_task
 from coordinator.operator import Operator
@@ -77,12 +79,15 @@ class Service:
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def kill_front(self, chance: random.Random) -> None:
         """Kills one of the fronts, whichever leads; the process that started them starts another."""
-        assert self._process is not None
-        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
-        if children:
-            os.kill(int(chance.choice(children)), signal.SIGKILL)
+        if fronts := children(self.pid):
+            os.kill(chance.choice(fronts), signal.SIGKILL)
 
     def wait_until_serving(self, restart: bool = False) -> None:
         """Returns when the service has bound its ports and says so; fails where it died instead.
@@ -118,12 +123,21 @@ def operator(folder: StateFolder) -> Iterator[Operator]:
         commands.close()
 
 
-class Flock:
-    """Participants of the SDK, each in a thread, each with a journal of its own."""
+def _shift(number: int) -> Shift:
+    return Shift([25, 25, 25, 25], step=1.0 + number)
 
-    def __init__(self, folder: StateFolder, path: Path, market: str) -> None:
+
+class Flock:
+    """Participants of the SDK, each in a thread, each with a journal of its own.
+
+    Args:
+        make: the task of the participant with that number; its `trained` has the rounds that it has trained.
+    """
+
+    def __init__(self, path: Path, market: str, make: Callable[[int], Any] = _shift) -> None:
         backoff = Backoff(first=0.02, ceiling=0.2, patience=TRYING, first_contact=TRYING)
         self._members = {n: Participant(path / n, market, backoff=backoff) for n in NAMES}
+        self._make = make
         self._threads: list[threading.Thread] = []
         self.reports: dict[str, TaskReport | BaseException] = {}
         self.trained: dict[str, list[int]] = {}
@@ -154,7 +168,7 @@ class Flock:
             member.close()
 
     def _run(self, name: str, task_id: str) -> None:
-        task = Shift([25, 25, 25, 25], step=1.0 + NAMES.index(name))
+        task = self._make(NAMES.index(name))
         self.trained[name] = task.trained
         try:
             self.reports[name] = self._members[name].run(task, task_id)
@@ -162,7 +176,17 @@ class Flock:
             self.reports[name] = error
 
 
-def check(flock: Flock) -> None:
+def enrol(folder: StateFolder, path: Path) -> None:
+    """Enrols everybody; their folders lie in `path`."""
+    for name in NAMES:
+        with operator(folder) as commands:
+            token = commands.invite(name).token
+        authority = (folder.path / "authority.pem").read_bytes()
+        public = folder.config().server.public
+        Participant.enroll(path / name, participant_id=name, public=public, token=token, authority=authority)
+
+
+def check(flock: Flock, rounds: int = ROUNDS) -> None:
     for name in NAMES:
         report = flock.reports[name]
         if isinstance(report, BaseException):
@@ -170,8 +194,8 @@ def check(flock: Flock) -> None:
         assert report.state == "CLOSED", report
         assert [r.settlement is not None and r.settlement.paid_micro > 0 for r in report.rounds] == [
             True
-        ] * ROUNDS
-        assert flock.trained[name] == list(range(1, ROUNDS + 1)), "a round was trained twice, or not at all"
+        ] * rounds
+        assert flock.trained[name] == list(range(1, rounds + 1)), "a round was trained twice, or not at all"
 
 
 def run_chaos(
@@ -193,15 +217,8 @@ def run_chaos(
         service = Service(folder, tmp_path / "coordinator.log", fronts)
         service.start()
         service.wait_until_serving()
-        for name in NAMES:
-            with operator(folder) as commands:
-                token = commands.invite(name).token
-            authority = (folder.path / "authority.pem").read_bytes()
-            public = folder.config().server.public
-            Participant.enroll(
-                tmp_path / name, participant_id=name, public=public, token=token, authority=authority
-            )
-        flock = Flock(folder, tmp_path, folder.config().server.market)
+        enrol(folder, tmp_path)
+        flock = Flock(tmp_path, folder.config().server.market)
         done, tasks = 0, 0
         try:
             while done < kills:

@@ -91,7 +91,7 @@ def test_a_full_disk_stops_nothing_for_good(disk: Path, tmp_path: Path) -> None:
     config = task_config(tmp_path, "task-1", schedule={"rounds": ROUNDS, "round_seconds": 600})
     with operator(folder) as commands:
         commands.open(prepare_task(config, time.time()))
-    flock = Flock(folder, tmp_path, folder.config().server.market)
+    flock = Flock(tmp_path, folder.config().server.market)
     try:
         # No byte is left: claims are refused by name, and so is the operator.
         ballast.fill()

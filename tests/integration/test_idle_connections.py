@@ -33,7 +33,7 @@ def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
     return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
 
 
-def headers(path: str) -> bytes:
+def headers(path: str, stream: int = 1) -> bytes:
     """A HEADERS frame that opens a call; every field literal and not indexed, RFC 7541 section 6.2.2."""
     fields = {
         ":method": "POST", ":scheme": "https", ":path": path, ":authority": "localhost",
@@ -43,7 +43,7 @@ def headers(path: str) -> bytes:
         b"\x00" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode()
         for name, value in fields.items()
     )
-    return frame(1, 4, 1, block)
+    return frame(1, 4, stream, block)
 
 
 class Stallers:

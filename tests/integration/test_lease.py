@@ -1,6 +1,7 @@
 """Two coordinators cannot serve one database, and one that was killed does not keep the next one out."""
 
 import asyncio
+import json
 import os
 import shutil
 import signal
@@ -8,15 +9,20 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from sqlalchemy import create_engine, text
 from sqlalchemy.engine import make_url
 
+from coordinator.config import TaskConfig, resolve_paths
 from coordinator.control_socket import notify
-from coordinator.server import Coordinator
+from coordinator.opening import prepare_task
+from coordinator.operator import Operator
+from coordinator.server import LEASE_LOST_CODE, Coordinator
 from coordinator.storage.lease import Lease, served
 from coordinator.storage.schema import migrate
 from coordinator.storage.tasks import TaskRow
@@ -24,6 +30,8 @@ from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.errors import DatabaseUnreachable, LeaseTaken
 from tests.backends import DURABLE, scratch_url
 from tests.integration.market import CONFIG, make_folder, open_task, running, task_config
+from tests.integration.test_own_workload_market import rows
+from tests.integration.test_service_process import join
 
 pytestmark = pytest.mark.long
 
@@ -106,6 +114,66 @@ def test_a_second_service_is_refused_in_a_sentence_and_one_whose_lease_is_lost_e
             assert kept.wait(120) == 3
             lost = "fedpeer: the connection that holds the lease on the database broke"
             assert said(at[kept]).startswith(lost)
+
+
+#: A workload whose training lasts, once the file `lasting` is there, and says so by the file `trains`.
+LASTING = """
+import threading
+from pathlib import Path
+
+from torch import nn
+
+from fedpeer.learning.workloads.torch import TorchWorkload
+
+FOLDER = Path(__file__).parent
+
+
+class Lasting(TorchWorkload):
+    def train(self, *arguments, **options):
+        if (FOLDER / "lasting").exists():
+            (FOLDER / "trains").touch()
+            threading.Event().wait()
+        return super().train(*arguments, **options)
+
+
+def mlp():
+    return Lasting(lambda: nn.Linear(4, 3), classes=3)
+"""
+
+
+async def test_a_service_whose_lease_is_lost_ends_in_the_middle_of_evidence(tmp_path: Path) -> None:
+    (tmp_path / "lasting_models.py").write_text(LASTING)
+    data = rows((100, 100, 100), 1)
+    columns: dict[str, Any] = {f"x{j}": np.asarray(data.inputs)[:, j] for j in range(4)}
+    np.savez(tmp_path / "table.npz", level=np.array(["low", "middle", "top"])[data.targets], **columns)
+    config = {
+        "id": "task", "Q": "1000", "phi": "300", "upsilon": "200", "rule": {"name": "verified"},
+        "schedule": {"rounds": 1, "quorum": 3, "capacity": 3, "effort_seconds": 600, "round_seconds": 600},
+        "recipe": {
+            "model": "lasting_models:mlp", "samples": 150, "epochs": 1, "batch_size": 30, "learning_rate": "0.01",
+        },
+        "data": {"file": "table.npz", "inputs": list(columns), "target": "level"},
+        "evidence": {"shadows": 12},
+    }  # fmt: skip
+    with scratch_url("postgresql", tmp_path) as database:
+        folder = make_folder(tmp_path / "state", STORED_AT.format(database=database))
+        with closing(Operator(folder)) as operator:
+            task = resolve_paths(TaskConfig.model_validate(config), tmp_path)
+            operator.open(prepare_task(task, time.time()))
+        (tmp_path / "lasting").touch()
+        with serve(folder.path) as serving:
+            await asyncio.to_thread(until, folder.addresses.exists)
+            addresses = json.loads(folder.addresses.read_text())
+            for name in ("ann", "bob", "cyd"):
+                client = await join(folder.path, addresses, name)
+                await client.claim(counts=(50, 50, 50))
+                await client.close()
+            await asyncio.to_thread(until, (tmp_path / "trains").exists)
+            end_leases(database)
+            assert await asyncio.to_thread(serving.wait, 120) == LEASE_LOST_CODE
+        assert said(folder.path).startswith(
+            "fedpeer: the connection that holds the lease on the database broke"
+        )
 
 
 def end_leases(database: str) -> None:

@@ -5,6 +5,7 @@ The last tests set a thousand hostile streams on the public port of a real proce
 
 import asyncio
 import json
+import socket
 import ssl
 import subprocess
 import sys
@@ -31,7 +32,7 @@ from coordinator.scraping import MetricsServer
 from coordinator.server import Coordinator
 from fedpeer.protocol.certificates import new_key, signing_request
 from fedpeer.protocol.errors import Code, refusal_of
-from fedpeer.protocol.limits import METHODS, PUBLIC_PORT
+from fedpeer.protocol.limits import MARKET_PORT, METHODS, PUBLIC_PORT
 from fedpeer.v1 import enrolment_pb2, ledger_pb2
 from tests.integration.market import (
     Client,
@@ -95,6 +96,57 @@ def folder(tmp_path: Path) -> StateFolder:
 
 def limited(monkeypatch: pytest.MonkeyPatch, method: str, **changes: Any) -> None:
     monkeypatch.setitem(METHODS, method, replace(METHODS[method], **changes))
+
+
+# A crowd
+
+
+async def test_calls_of_a_crowd_wait_until_they_are_looked_at_and_none_is_cancelled() -> None:
+    server = grpc.aio.server(options=coordinator.server._options(MARKET_PORT, shared=False))
+
+    async def answer(request: bytes, context: Any) -> bytes:
+        return b""
+
+    method = grpc.unary_unary_rpc_method_handler(answer, raw, raw)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("a.Service", {"Method": method}),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    streams = range(1, 2 * MARKET_PORT.streams, 2)
+    calls = b"".join(headers("/a.Service/Method", n) + frame(0, 1, n, bytes(5)) for n in streams)
+    # More than gRPC lets wait by itself. The event loop stands still meanwhile, as under much work: none is accepted.
+    lines = [socket.create_connection(("127.0.0.1", port)) for _ in range(50)]
+    for line in lines:
+        line.sendall(PREFACE + calls + frame(6, 0, 0, bytes(8)))
+    heard = [growing(line) for line in lines]
+    for each in heard:
+        frames = next(frames for frames in each if (6, 1, 0) in frames)  # all before the ping has been read
+        assert not any(kind == 0 for kind, _, _ in frames), "the loop stands still"
+
+    def answered(frames: Iterator[list[tuple[int, int, int]]]) -> int:
+        """How many calls have a message in their answer, once all have ended, by headers or by a reset."""
+        for found in frames:
+            ended = {n for kind, flags, n in found if kind == 3 or (kind == 1 and flags & 1)}
+            if len(ended) == len(streams):
+                return sum(kind == 0 for kind, _, _ in found)
+        raise AssertionError("the connection has ended")
+
+    assert sum(await asyncio.gather(*(asyncio.to_thread(answered, each) for each in heard))) == 50 * len(
+        streams
+    )
+    for line in lines:
+        line.close()
+    await server.stop(0)
+
+
+def growing(line: socket.socket) -> Iterator[list[tuple[int, int, int]]]:
+    """Kind, flags and stream of the HTTP/2 frames that have come, whenever some more have."""
+    data, frames = b"", []
+    while more := line.recv(65536):
+        data += more
+        while len(data) >= 9 and len(data) >= (end := 9 + int.from_bytes(data[:3], "big")):
+            frames.append((data[3], data[4], int.from_bytes(data[5:9], "big")))
+            data = data[end:]
+        yield list(frames)
 
 
 # The table

@@ -30,6 +30,7 @@ from participant.effects import (
     iterate,
 )
 from participant.errors import (
+    BusyError,
     ConfigurationError,
     ConflictError,
     DiskFullError,
@@ -443,6 +444,24 @@ def test_what_a_look_finds_for_certain_ends_it_and_an_unreachable_address_does_n
     assert unary(far, Backoff(), [LOST, None]).round == 7
     with pytest.raises(UnreachableError, match="nobody listens"):
         unary(far, Backoff(first=1, ceiling=1, first_contact=3), [LOST] * 100)
+
+
+@pytest.mark.parametrize(
+    ("status", "found"),
+    [
+        (grpc.StatusCode.UNAVAILABLE, BusyError("no handshake in time")),
+        (grpc.StatusCode.CANCELLED, None),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, None),
+    ],
+)
+def test_a_coordinator_that_is_there_and_has_no_time_is_not_given_up_at_first_contact(
+    status: grpc.StatusCode, found: UnreachableError | None
+) -> None:
+    far = Far()
+    far.found = found
+    busy = Interrupted(status, "busy")
+    backoff = Backoff(first=1, ceiling=1, patience=1000, first_contact=3)
+    assert unary(far, backoff, [*[busy] * 100, None]).round == 7
 
 
 # Events and entries
