@@ -112,19 +112,20 @@ def conformal_quantile(scores: Array, rate: float) -> float:
     return float(ordered[min(len(ordered), int(np.ceil((1 - rate) * (len(ordered) + 1)))) - 1])
 
 
-def tolerance_quantile(scores: Array, rate: float) -> float:
-    """What at most the share `rate` of new scores exceeds, with confidence 1 - rate over the scores that are there; the
-    largest of these where they are too few to say so (fewer than 22 at a rate of 0.1).
+def tolerance_quantile(scores: Array, rate: float, confidence: float) -> float:
+    """What at most the share `rate` of new scores exceeds, with `confidence` over the scores that are there.
 
-    The k-th score of n, with the least k at which Bin(n, 1 - rate) reaches k with probability at most `rate`. A
-    conformal quantile holds its rate over all starts together, and half of the starts miss it.
+    The largest of these where they are too few to say so: fewer than 14 at a rate of 0.1 and a confidence of 0.75.
+
+    The k-th score of n, with the least k at which Bin(n, 1 - rate) reaches k with probability at most 1 - confidence.
+    A conformal quantile holds its rate over all starts together, and half of the starts miss it.
 
     Sources: Wilks 1941, Determination of sample sizes for setting tolerance limits; Vovk 2012, Conditional validity of
-    inductive conformal predictors.
+    inductive conformal predictors; ISO 16269-6.
     """
     count = len(scores)
     reached = 1 - bdtr(np.arange(count), count, 1 - rate)
-    place = int((reached > rate).sum()) + 1
+    place = int((reached > 1 - confidence).sum()) + 1
     return float(np.sort(scores)[min(place, count) - 1])
 
 

@@ -16,10 +16,13 @@ from dataclasses import replace
 import numpy as np
 
 from fedpeer.evidence.errors import EvidenceError
-from fedpeer.evidence.fitting import CHECK_FOLDS, fit_maps
+from fedpeer.evidence.fitting import fit_maps
 from fedpeer.evidence.measuring import Ensemble, EvidenceTask, Report, Shadows, joined_tables, observe_all
 from fedpeer.evidence.regression import folds, micro
 from fedpeer.learning.models import Weights
+
+#: Parts of the shadows that are held out in turn.
+_CHECK_FOLDS = 10
 
 #: Tells the seed of a second training from that of the first.
 _SECOND = 8
@@ -55,7 +58,7 @@ def retraining_differences(
     earlier, tricked = joined_tables(shadows, [each for each in carried if each.tensors == shadows.tensors])
     first, second = shadows.table, shadows.table.seen_as(again)
     found = np.empty(len(first.degrees))
-    for rest, fold in folds(first.groups, CHECK_FOLDS):
+    for rest, fold in folds(first.groups, _CHECK_FOLDS):
         maps, *_ = fit_maps(first.rows(rest).joined(earlier), tricked)
         found[fold] = maps.estimates(second.rows(fold)) - maps.estimates(first.rows(fold))
     return tuple(micro(each) for each in found.tolist())

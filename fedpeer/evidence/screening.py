@@ -3,7 +3,10 @@
 A score is larger the less a model resembles the shadows. The limit of a test at rate a is the conformal quantile, so
 that of models that are exchangeable with n shadows at most a fail it. Where a is smaller than 1 / (n + 1), which no
 quantile of n scores can show, the largest tenth of the scores (at least `_TAIL` of them, at most half) is taken to fall
-off exponentially: peaks over a threshold.
+off exponentially: peaks over a threshold. A new score is beyond the threshold, which m of n are, with probability
+(m + 1) / (n + 1), and then beyond it by more than x with probability (1 + x / (m e))^-m, e the mean excess of the m:
+this counts that e is known from m scores only, which an exponential of mean e does not. With a handful of scores the
+latter fails honest models at several times the rate.
 
 *Trained* is one test of the six scores of `SCORES`, each held against what is usual of a model of the same mix, as far
 as it shows:
@@ -111,11 +114,13 @@ def limit_at(scores: Array, rate: float) -> float:
     rank = int(np.ceil((1 - rate) * (len(ordered) + 1)))
     if rank <= len(ordered):
         return float(ordered[rank - 1])
-    part = min(max(_TAIL / len(ordered), 0.1), 0.5)
-    over = int(part * len(ordered))
+    over = int(min(max(_TAIL / len(ordered), 0.1), 0.5) * len(ordered))
+    if not over:
+        return float(ordered[-1])
     threshold = float(ordered[-over - 1])
-    excess = float(ordered[-over:].mean()) - threshold
-    return max(float(ordered[-1]), threshold + excess * float(np.log(part / rate)))
+    beyond = (over + 1) / (len(ordered) + 1)
+    total = float(ordered[-over:].sum()) - over * threshold
+    return max(float(ordered[-1]), threshold + total * ((beyond / rate) ** (1 / over) - 1))
 
 
 @dataclass(frozen=True, eq=False)
