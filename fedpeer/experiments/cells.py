@@ -31,10 +31,11 @@ Record = dict[str, Any]
 COMPUTATIONS: Mapping[str, tuple[str, int]] = {
     "accuracy": ("fedpeer.experiments.accuracy.trial:accuracy_cell", 5),
     "arena": ("fedpeer.experiments.arena.running:arena_cell", 5),
-    "audited": ("fedpeer.experiments.arena.audited:audited_cell", 1),
+    "audited": ("fedpeer.experiments.arena.audited:audited_cell", 2),
     "estimators": ("fedpeer.experiments.accuracy.estimators:estimator_cell", 1),
     "federation": ("fedpeer.experiments.federation:federation_cell", 1),
     "honest": ("fedpeer.experiments.accuracy.honest:honest_cell", 1),
+    "made": ("fedpeer.experiments.arena.made:made_cell", 1),
     "gradients": ("fedpeer.experiments.gradients:gradients_cell", 1),
     "private": ("fedpeer.experiments.accuracy.private:private_cell", 2),
     "search": ("fedpeer.experiments.arena.searching:search_cell", 1),
