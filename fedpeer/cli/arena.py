@@ -131,8 +131,8 @@ def arena(
     task: Annotated[
         list[str] | None,
         typer.Option(
-            help="With --accuracy, --honest, --audits, --made, --estimators or --privacy: what is measured, repeatable. "
-            "Default: all; with --privacy digits-mlp and flights-mlp."
+            help="With --accuracy, --honest, --audits, --made, --estimators or --privacy: what is measured, "
+            "repeatable. Default: all; with --privacy digits-mlp and flights-mlp."
         ),
     ] = None,
     json_output: Annotated[

@@ -2,12 +2,11 @@
 
 Two samples are near where they differ, and their distance is below `NEAR` of the median distance of two samples.
 Distances are Euclidean, over the numbers of the inputs, each column over its standard deviation; texts do not count.
-A sample is distinct where it is neither the same as a distinct one before it nor near it: what is nearly the same counts
-once. Some data have near samples by themselves; how many, a reference tells (`fedpeer.learning.provenance`).
+A sample is distinct where it is neither the same as a distinct one before it nor near it: what is nearly the same
+counts once. Some data have near samples by themselves; how many, a reference tells (`fedpeer.learning.provenance`).
 """
 
 from collections.abc import Sequence
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,9 +1,9 @@
 """Whether opened samples can be what they are said to be: samples of their strata, like those that an auditor brings.
 
-The auditor's samples, the *reference*, are true ones of the same kind. Within a stratum opened samples and those of the
-reference are exchangeable if the opened ones were collected as the reference was. Then labels "opened" and "reference" may
-be permuted within each stratum, and a statistic of the samples and these labels is as likely to come first as any other of
-the permutations:
+The auditor's samples, the *reference*, are true ones of the same kind. Within a stratum opened samples and those of
+the reference are exchangeable if the opened ones were collected as the reference was. Then labels "opened" and
+"reference" may be permuted within each stratum, and of a statistic of samples and labels the value that is there is as
+likely to be the largest as that of any permutation:
 
     p = (1 + permutations whose statistic is at least as large) / (1 + permutations),    P(p <= rate) <= rate
 
@@ -19,8 +19,9 @@ and, of samples alone:
     values    numbers of a sample that no other sample has in that column
     known     how near it is to the nearest *known* sample, which the auditor knows not to be the participant's own
 
-What decides is the smallest p of all, whose own p the same permutations give: nothing is lost to there being several.
-Sources: Phipson and Smyth 2010, permutation p-values should never be zero; Westfall and Young 1993, chapter 2 (minimum p).
+What decides is the smallest p of all, whose own p the same permutations give: the rate holds for all of them together.
+Sources: Phipson and Smyth 2010, permutation p-values should never be zero; Westfall and Young 1993, chapter 2 (minimum
+p).
 """
 
 from collections.abc import Mapping
@@ -38,7 +39,8 @@ from fedpeer.learning.strata import Codes
 #: Permutations beside the labels as they are.
 PERMUTATIONS = 999
 
-#: Samples of the reference that are taken of a stratum, by chance: at most so many for each opened one, or so many in all.
+#: Samples of the reference that are taken of a stratum, by chance: at most so many for each opened one, or so many in
+#: all.
 _TIMES, _ENOUGH = 2, 50
 
 #: Neighbours that `kin` counts; that the nearest of one's own set is looked for among.
@@ -92,7 +94,8 @@ def compare(
     Args:
         opened, reference, known: of one layout; codes: the strata of each of the first two.
         draws: permutations.
-        generator: draws the permutations, and samples of the reference where it has more than are needed; nobody may know it before samples are committed to.
+        generator: draws the permutations, and samples of the reference where it has more than are needed; nobody may
+            know it before samples are committed to.
     """
     common = np.flatnonzero(np.bincount(reference_codes) > 1)
     mine = np.flatnonzero(np.isin(codes, common))

@@ -37,6 +37,7 @@ from fedpeer.experiments.cells import Cell, CellStore, Record, run_cells
 from fedpeer.experiments.statistics import LEVEL
 from fedpeer.learning.duplicates import Duplicates, duplicates
 from fedpeer.learning.fidelity import comparisons, is_farthest
+from fedpeer.learning.partition import LabelMix
 from fedpeer.learning.provenance import Compared, compare
 from fedpeer.learning.samples import Samples
 from fedpeer.learning.workloads.protocol import train_all
@@ -162,7 +163,8 @@ class _Auditing(Protocol):
 def _honest(stage: Stage, audit: _Auditing, count: int) -> Record:
     population = stage.population
     generator = np.random.default_rng([population.seed, stage.round, 13])
-    mixes, supply = [], np.bincount(population.pool_codes, minlength=len(population.reference))
+    mixes: list[LabelMix] = []
+    supply = np.bincount(population.pool_codes, minlength=len(population.reference))
     while len(mixes) < count:  # of so many true samples: what is repeated is made up
         mix = foreign_mix(len(mixes), population.reference, population.recipe.samples, generator)
         mixes += [mix] * bool((supply >= mix.counts).all())

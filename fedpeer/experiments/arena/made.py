@@ -1,13 +1,14 @@
 """How often an auditor's test finds that opened samples were made up, and how often it accuses honest ones.
 
-Somebody has collected samples of a majority-minority mix to a degree, fills the rare strata up to the reference in one of
-the ways below, and opens what comes of it: about as large a share of it is made up as the degree says. The auditor brings
-D_c as its reference (`fedpeer.learning.provenance`). Nothing is trained.
+Somebody has collected samples of a majority-minority mix to a degree, fills the rare strata up to the reference in one
+of the ways below, and opens what comes of it: about as large a share of it is made up as the degree says. The auditor
+brings D_c as its reference (`fedpeer.learning.provenance`). Nothing is trained.
 
     honest         what was collected, eight times; label-noise: 2 % of its targets wrong
     repeat         rare samples again
-    interpolate    between two of a stratum, up to half of the way or the whole; augment: copies with noise of 0.05 or 0.2
-                   deviations; synthesise: the mean, and 0.48 or all of the deviations of others
+    interpolate    between two of a stratum, up to half of the way or the whole
+    augment        copies with noise of 0.05 or 0.2 deviations
+    synthesise     the stratum's mean, and 0.48 or all of the deviations of others
     generated      normal, about the stratum's mean, with the covariance within strata
     relabelled     true samples of common strata, with a rare target
     moved          images, copied and moved by a pixel
