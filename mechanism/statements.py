@@ -119,7 +119,8 @@ class AuditStatement(Recorded):
         number: 1, or 2 after an appeal.
         start_sha256: of the model that the round began from.
         samples_root: that the opened samples give with their salt, 32 bytes; empty where none were opened.
-        samples: how many were opened; distinct: of different content; near: that are nearly the same as another.
+        samples: how many were opened; distinct: what is the same or nearly the same counted once; near: of different
+            content, and nearly the same as another.
         degree: of the opened samples' counts, in [0, 1].
         accepted: whether the auditor accepts where they come from and how many are nearly the same.
         remark: why not, or anything else; not longer than `mechanism.audit.MAX_REMARK`.

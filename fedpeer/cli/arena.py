@@ -17,6 +17,7 @@ from fedpeer.cli.audited import measure_audits
 from fedpeer.cli.errors import CommandError, writable
 from fedpeer.cli.estimators import measure_estimators
 from fedpeer.cli.honest import measure_honest
+from fedpeer.cli.made import measure_made
 from fedpeer.cli.privacy import measure_privacy
 from fedpeer.cli.progress import cell_progress
 from fedpeer.cli.search import search_families
@@ -108,6 +109,13 @@ def arena(
             help="Instead of attacks: whom audits by re-training accuse, and what tricks earn where they are drawn.",
         ),
     ] = False,
+    made: Annotated[
+        bool,
+        typer.Option(
+            "--made",
+            help="Instead of attacks: how often an auditor finds that samples were made up, and accuses honest ones.",
+        ),
+    ] = False,
     allow: Annotated[
         bool,
         typer.Option(
@@ -123,8 +131,8 @@ def arena(
     task: Annotated[
         list[str] | None,
         typer.Option(
-            help="With --accuracy, --honest, --audits, --estimators or --privacy: what is measured, repeatable. "
-            "Default: all; with --privacy digits-mlp and flights-mlp."
+            help="With --accuracy, --honest, --audits, --made, --estimators or --privacy: what is measured, "
+            "repeatable. Default: all; with --privacy digits-mlp and flights-mlp."
         ),
     ] = None,
     json_output: Annotated[
@@ -148,6 +156,9 @@ def arena(
         return
     if audits:
         measure_audits(task or (), seeds, shadows, rounds, workers, json_output, out)
+        return
+    if made:
+        measure_made(task or (), seeds, workers, json_output, out)
         return
     if privacy is not None:
         measure_privacy(task or (), privacy, seeds, shadows, workers, json_output, out)

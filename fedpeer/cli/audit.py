@@ -1,7 +1,7 @@
 """`fedpeer audit`: an auditor's key, an audit by re-training where the data are, and measuring a task again.
 
     fedpeer audit key auditor               # auditor.pem for the auditor, auditor.pub.pem for the operator's task file
-    fedpeer audit site ORDER --data mine.parquet --salt SALT --key auditor.pem --out BROUGHT
+    fedpeer audit site ORDER --data mine.parquet --salt SALT --reference true.parquet --key auditor.pem --out BROUGHT
     fedpeer audit task FOLDER --data D_C --key auditor.pem --out BROUGHT
 
 Of `site`, which trains a submission again, the samples stay where they are: what goes back is a signed statement and
@@ -49,6 +49,7 @@ from mechanism.statements import (
 
 if TYPE_CHECKING:
     from fedpeer.learning.samples import Samples
+    from fedpeer.learning.strata import Codes
     from mechanism.ledger.openings import Openings
 
 app = typer.Typer(
@@ -74,9 +75,10 @@ def key(name: Annotated[Path, typer.Argument(help="NAME.pem and NAME.pub.pem are
 
 @dataclass(frozen=True)
 class _Opened:
-    """What the samples on site show."""
+    """What the samples on site show; codes: the stratum of each."""
 
     samples: "Samples"
+    codes: "Codes"
     root: bytes
     distinct: int
     near: int
@@ -102,26 +104,53 @@ def site(
         str,
         typer.Option(help="Of the commitment, in hexadecimal: `fedpeer participant audits TASK --salt`."),
     ] = "",
+    reference: Annotated[
+        Path | None,
+        typer.Option(
+            help="True samples of the same kind that you bring, with their targets, to hold the opened ones against. "
+            "None of D_c: the participant's machine sees them."
+        ),
+    ] = None,
+    known: Annotated[
+        Path | None,
+        typer.Option(help="With --reference: samples that anybody has, such as public ones."),
+    ] = None,
     accept: Annotated[
         bool | None,
         typer.Option("--accept/--reject", help="Whether you accept the samples. Left out: it asks."),
     ] = None,
+    by_tests: Annotated[
+        bool,
+        typer.Option("--by-tests", help="Accept them where no test at the rate of the terms is against it."),
+    ] = False,
     remark: Annotated[str, typer.Option(help="Why not, or anything else. The ledger commits to it.")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Audit one submission where the data are: open the samples, check the commitment, train again, sign."""
+    if known is not None and reference is None:
+        raise CommandError("--known: goes with --reference alone")
+    if by_tests and accept is not None:
+        raise CommandError("--by-tests: decides by itself; leave --accept and --reject out")
     given = AuditOrder.read(order)
     signing = _key(private_key, given)
     folders = tuple(str(each) for each in folder or ())
     opened = None if data is None and task is None else _opened(given, data, task, folders, salt)
     degree = None if opened is None else noniid_degree(opened.counts, given.terms.reference)
     found, trained = _findings(given, opened, degree), None
+    against: list[str] = []
+    if opened is not None and reference is not None:
+        found["provenance"], unlike = _compared(given, opened, reference, known, folders)
+        against += ["the samples are unlike the auditor's own"] * unlike
     as_claimed = (
         opened is not None and opened.root == given.claim.samples_root and degree == given.opening.degree
     )
     if opened is not None and as_claimed and accept is not False:
         trained = _retrained(given, opened.samples, folders)
         found["trained again"] = trained.words
+        if trained.unlike and given.terms.recipe.allowed is None:
+            against.append("the submission is unlike what the samples give")
+    if by_tests:
+        accept, remark = not against, remark or "; ".join(against)
     if not as_json:
         typer.echo("\n".join(f"{name:16} {value}" for name, value in found.items()), err=True)
     if opened is None:
@@ -361,7 +390,8 @@ def _opened(
     """The samples, as the participant's adapter takes them."""
     from fedpeer.learning.duplicates import duplicates
     from fedpeer.learning.samples import Samples
-    from participant.adapters.counting import count
+    from fedpeer.learning.strata import counts_over
+    from participant.adapters.counting import codes
     from participant.adapters.workload import WorkloadTask
     from participant.errors import ParticipantError
     from participant.trainer_process import TaskSpec
@@ -374,7 +404,7 @@ def _opened(
         if shown is None:
             raise CommandError(f"{type(made).__name__} does not say what its samples are: training_samples()")
         samples = Samples(*shown)
-        counts = count(samples, order.terms, folders)
+        of = codes(samples, order.terms, folders)
     except ParticipantError as error:
         raise CommandError(f"the samples cannot be opened: {error}") from None
     try:
@@ -383,8 +413,47 @@ def _opened(
         raise CommandError(
             f"the salt is none ({error}); the participant's `fedpeer participant audits TASK --salt` prints it"
         ) from None
-    alike = duplicates(samples)
-    return _Opened(samples, root, alike.distinct, alike.near, counts)
+    alike, counts = duplicates(samples), counts_over(of, len(order.terms.reference))
+    return _Opened(samples, of, root, alike.distinct, alike.near, counts)
+
+
+def _compared(
+    order: AuditOrder, opened: _Opened, reference: Path, known: Path | None, folders: tuple[str, ...]
+) -> tuple[str, bool]:
+    """How the opened samples stand beside the auditor's own, in words, and whether they are unlike these."""
+    import numpy as np
+
+    from fedpeer.learning.provenance import compare, permutations
+    from fedpeer.learning.samples import Samples
+    from participant.adapters.counting import codes
+    from participant.adapters.workload import WorkloadTask
+    from participant.errors import ParticipantError
+
+    def read(path: Path) -> Samples:
+        task = WorkloadTask(path, folders=folders)
+        task.prepare(order.terms)
+        return Samples(*task.training_samples())
+
+    assert order.terms.audit is not None, "the order was read"
+    rate = order.terms.audit.rate
+    try:
+        own = read(reference)
+        others = None if known is None else read(known)
+        of = codes(own, order.terms, folders)
+    except ParticipantError as error:
+        raise CommandError(f"the auditor's own samples cannot be read: {error}") from None
+    generator = np.random.default_rng(secrets.randbits(128))
+    found = compare(opened.samples, opened.codes, own, of, generator, others, permutations(rate))
+    if not found.samples:
+        return (
+            "NOT COMPARED: no stratum of theirs has two samples in the reference, or no number varies",
+            False,
+        )
+    unlike = found.p <= rate
+    verdict = f"UNLIKE the reference, as {rate} of honest ones are" if unlike else "like the reference"
+    left = len(opened.samples) - found.samples
+    without = f"; {left} not compared, whose strata the reference lacks" if left else ""
+    return f"{verdict}: p = {found.p:.4f}, most by {found.by}{without}", unlike
 
 
 def _findings(order: AuditOrder, opened: _Opened | None, degree: Any) -> dict[str, Any]:
@@ -399,7 +468,7 @@ def _findings(order: AuditOrder, opened: _Opened | None, degree: Any) -> dict[st
     return {
         **found,
         "samples": f"{len(opened.samples)}, of {recipe} in the recipe",
-        "distinct": opened.distinct,
+        "distinct": f"{opened.distinct}, what is nearly the same counted once",
         "nearly the same": f"{opened.near}, as another of different content",
         "commitment": "as claimed" if opened.root == claim.samples_root else "OTHER SAMPLES than claimed",
         "degree": f"{degree}, as claimed"
@@ -410,7 +479,7 @@ def _findings(order: AuditOrder, opened: _Opened | None, degree: Any) -> dict[st
 
 def _asked(as_json: bool, remark: str) -> tuple[bool, str]:
     if as_json or not sys.stdin.isatty():
-        raise CommandError("nobody can be asked here; give --accept, or --reject with --remark")
+        raise CommandError("nobody can be asked here; give --by-tests, --accept, or --reject with --remark")
     accepted = typer.confirm(
         "Do you accept where the samples come from, how many are the same, and how they were trained on?",
         err=True,
@@ -426,11 +495,12 @@ class _Trained:
 
     Attributes:
         weights: the file of the first model.
-        words: how the submission stands among all of them.
+        words: how the submission stands among all of them; unlike: whether it is the farthest.
     """
 
     weights: bytes
     words: str
+    unlike: bool
 
 
 def _retrained(order: AuditOrder, samples: "Samples", folders: tuple[str, ...]) -> _Trained:
@@ -458,4 +528,5 @@ def _retrained(order: AuditOrder, samples: "Samples", folders: tuple[str, ...]) 
     return _Trained(
         encode_model(models[0]),
         f"{count} times on these; the submission is {unlike if farthest else 'like these'}",
+        farthest,
     )

@@ -65,15 +65,16 @@ def _print(name: str, found: dict[str, Any]) -> None:
     console, audits = Console(), found["audits"]
     console.print(
         f"{name}: of honest participants an audit at a rate of {audits['rate']} accuses by degree "
-        f"{_of(found['honest']['degree'])}, by training {_of(found['honest']['training'])}, by either "
-        f"{_of(found['honest']['either'])}"
+        f"{_of(found['honest']['degree'])}, by training {_of(found['honest']['training'])}, by where "
+        f"samples come from {_of(found['honest']['origin'])}, by any {_of(found['honest']['any'])}"
     )
     drawn = " and ".join("none" if q is None else f"{q:g}" for q in audits["probability"].values())
     table = Table(
         title=f"Tricks on {name}, credits a round; audits: drawn with {drawn}, a stake of {audits['stake']:g}, "
         f"{audits['held_back']:g} of the pay held back, {audits['rounds']} rounds",
         caption="gain: over the best response; same: over honesty on what was collected; found: by degree, training, "
-        "either; opened: to the auditor; audited: drawn so that no single one gains, more often: that no group does",
+        "where samples come from, any; opened: to the auditor; audited: drawn so that no single one gains, more often: "
+        "that no group does",
     )
     for column in ("trick", "opened", "found", "gain", "same", "audited", "more often", "distinct", "near"):
         table.add_column(column)
@@ -82,8 +83,8 @@ def _print(name: str, found: dict[str, Any]) -> None:
             table.add_row(
                 trick,
                 kind,
-                ", ".join(f"{v[by]['failed']}" for by in ("degree", "training", "either"))
-                + f" of {v['either']['of']}",
+                ", ".join(f"{v[by]['failed']}" for by in ("degree", "training", "origin", "any"))
+                + f" of {v['any']['of']}",
                 *(
                     f"{v[key]:+.2f} [{v[f'{key}_ci'][0]:+.2f}, {v[f'{key}_ci'][1]:+.2f}]"
                     for key in ("gain", "same", "audited_single", "audited_groups")

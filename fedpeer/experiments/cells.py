@@ -30,14 +30,15 @@ Record = dict[str, Any]
 #: Where the function of each kind lives, and its version: a new one where its results change.
 COMPUTATIONS: Mapping[str, tuple[str, int]] = {
     "accuracy": ("fedpeer.experiments.accuracy.trial:accuracy_cell", 5),
-    "arena": ("fedpeer.experiments.arena.running:arena_cell", 5),
-    "audited": ("fedpeer.experiments.arena.audited:audited_cell", 1),
+    "arena": ("fedpeer.experiments.arena.running:arena_cell", 6),
+    "audited": ("fedpeer.experiments.arena.audited:audited_cell", 2),
     "estimators": ("fedpeer.experiments.accuracy.estimators:estimator_cell", 1),
     "federation": ("fedpeer.experiments.federation:federation_cell", 1),
     "honest": ("fedpeer.experiments.accuracy.honest:honest_cell", 1),
+    "made": ("fedpeer.experiments.arena.made:made_cell", 1),
     "gradients": ("fedpeer.experiments.gradients:gradients_cell", 1),
     "private": ("fedpeer.experiments.accuracy.private:private_cell", 2),
-    "search": ("fedpeer.experiments.arena.searching:search_cell", 1),
+    "search": ("fedpeer.experiments.arena.searching:search_cell", 2),
     "settlement": ("fedpeer.experiments.settlements:settlement_cell", 2),
     "verified": ("fedpeer.experiments.verification:verified_cell", 4),
 }

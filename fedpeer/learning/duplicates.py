@@ -2,9 +2,11 @@
 
 Two samples are near where they differ, and their distance is below `NEAR` of the median distance of two samples.
 Distances are Euclidean, over the numbers of the inputs, each column over its standard deviation; texts do not count.
-No verdict follows from the figure: some data have many near samples by themselves, and the auditor's eye decides.
+A sample is distinct where it is neither the same as a distinct one before it nor near it: what is nearly the same
+counts once. Some data have near samples by themselves; how many, a reference tells (`fedpeer.learning.provenance`).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,7 +25,7 @@ _ROWS, _PAIRS = 256, 20_000
 
 @dataclass(frozen=True)
 class Duplicates:
-    """How many samples there are, how many of different content, and how many of these are near another."""
+    """How many samples there are, how many of them are distinct, and how many of different content are near another."""
 
     samples: int
     distinct: int
@@ -35,33 +37,43 @@ def duplicates(samples: Samples) -> Duplicates:
     digests = sample_digests(samples.inputs, samples.targets)
     first = {digest: row for row, digest in reversed(list(enumerate(digests)))}
     rows = np.array(sorted(first.values()), dtype=np.int64)
-    x = _numbers(samples)[rows]
-    return Duplicates(len(samples), len(rows), int(_near(x).sum()))
+    x = standardised(numbers([samples]))[rows]
+    pairs = _near(x)
+    counted = np.ones(len(rows), dtype=np.bool_)
+    for earlier, later in sorted(pairs):
+        counted[later] &= not counted[earlier]
+    return Duplicates(len(samples), int(counted.sum()), len({row for pair in pairs for row in pair}))
 
 
-def _numbers(samples: Samples) -> npt.NDArray[np.float64]:
-    """(n, d), standardised."""
+def numbers(sets: Sequence[Samples]) -> npt.NDArray[np.float64]:
+    """The numbers of the inputs of all of them, shape (n, d)."""
     parts = [
-        np.asarray(part, dtype=np.float64).reshape(len(samples), -1)
-        for _, part in sorted(samples.arrays.items())
+        np.concatenate(
+            [np.asarray(each.arrays[name], dtype=np.float64).reshape(len(each), -1) for each in sets]
+        )
+        for name, part in sorted(sets[0].arrays.items())
         if part.dtype.kind in "iufb"
     ]
-    x = np.concatenate(parts, axis=1) if parts else np.empty((len(samples), 0))
+    return np.concatenate(parts, axis=1) if parts else np.empty((sum(map(len, sets)), 0))
+
+
+def standardised(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """The columns that vary, each over its standard deviation."""
     spread = x.std(axis=0)
     return np.asarray((x - x.mean(axis=0))[:, spread > 0] / spread[spread > 0])
 
 
-def _near(x: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+def _near(x: npt.NDArray[np.float64]) -> list[tuple[int, int]]:
+    """Pairs of rows, the earlier one first."""
     count = len(x)
     if count < 3 or not x.shape[1]:
-        return np.zeros(count, dtype=np.bool_)
+        return []
     pairs = np.random.default_rng(0).integers(0, count, size=(2, _PAIRS))
     pairs = pairs[:, pairs[0] != pairs[1]]
     limit = (NEAR * float(np.median(np.linalg.norm(x[pairs[0]] - x[pairs[1]], axis=1)))) ** 2
-    squares, near = np.square(x).sum(axis=1), np.zeros(count, dtype=np.bool_)
+    squares, found = np.square(x).sum(axis=1), []
     for at in range(0, count, _ROWS):
         rows = slice(at, min(at + _ROWS, count))
         distances = squares[rows, None] + squares - 2 * x[rows] @ x.T
-        distances[np.arange(rows.stop - at), np.arange(at, rows.stop)] = np.inf
-        near[rows] = distances.min(axis=1) < limit
-    return near
+        found += [(int(i) + at, int(j)) for i, j in np.argwhere(distances < limit) if i + at < j]
+    return found

@@ -4,6 +4,7 @@ import json
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ from tests.integration.market import verified
 
 pytestmark = [pytest.mark.long, pytest.mark.arithmetic, pytest.mark.timeout(900)]
 
-NAMES = ("ann", "bob", "cyd", "eve")
+NAMES = ("ann", "bob", "cyd", "eve", "fay")
 
 
 class Tricked(WorkloadTask):
@@ -60,6 +61,15 @@ def drawn(pool: LabelledData, shares: Sequence[float], seed: int) -> LabelledDat
     return pool.select(np.concatenate(rows).astype(np.int64))
 
 
+def copied(own: LabelledData) -> LabelledData:
+    """The second half is the first, with noise."""
+    half = len(own.labels) // 2
+    first = own.select(np.arange(half))
+    noise = 0.3 * own.images.std() * np.random.default_rng(0).normal(size=first.images.shape)
+    images = np.concatenate([first.images, np.clip(first.images + noise, 0, 1)]).astype(own.images.dtype)
+    return replace(own, images=images, labels=np.concatenate([first.labels] * 2))
+
+
 def site(*arguments: object) -> dict[str, Any]:
     done = CliRunner().invoke(app, ["site", *map(str, arguments), "--json"])
     if done.exception is not None:
@@ -74,7 +84,7 @@ def test_who_trains_on_other_samples_than_it_has_committed_to_is_paid_nothing(tm
         {
             "id": "task", "Q": "24", "phi": "8", "upsilon": "1.2", "seed": 5,
             "rule": {"stake_micro": 100_000},
-            "schedule": {"rounds": 1, "capacity": 4, "effort_seconds": 100_000, "round_seconds": 100_000},
+            "schedule": {"rounds": 1, "capacity": 5, "effort_seconds": 100_000, "round_seconds": 100_000},
             "recipe": {"model": "digits-cnn", "samples": 120, "epochs": 3, "batch_size": 32},
             "data": {"dataset": "digits", "seed": 1},
             "evidence": {"shadows": 30, "later": 30},
@@ -88,9 +98,11 @@ def test_who_trains_on_other_samples_than_it_has_committed_to_is_paid_nothing(tm
     even = [1.0] * 10
     data = {name: drawn(pool, even, number) for number, name in enumerate(NAMES)}
     data["eve"] = drawn(pool, [12, 12, 12, 1, 1, 1, 1, 1, 1, 1], 9)
+    data["fay"] = copied(drawn(pool, even, 13))
+    data["true"] = load_splits("digits", seed=1).test
     for name, own in data.items():
         np.savez(tmp_path / f"{name}.npz", images=own.images, labels=own.labels)
-    tasks: dict[str, WorkloadTask] = {n: WorkloadTask(d.images, d.labels) for n, d in data.items()}
+    tasks = {n: WorkloadTask(data[n].images, data[n].labels) for n in NAMES}
     tasks["eve"] = Tricked(data["eve"], drawn(pool, even, 11))
 
     with ExitStack() as resources:
@@ -129,8 +141,14 @@ def test_who_trains_on_other_samples_than_it_has_committed_to_is_paid_nothing(tm
                 coordinator.operator(lambda operator: operator.record_audit(found))
             return verdict
 
-        passed = audited("ann", "--data", tmp_path / "ann.npz", "--accept")
+        true = ("--reference", tmp_path / "true.npz")
+        passed = audited("ann", "--data", tmp_path / "ann.npz", "--accept", *true)
         assert passed.outcome == "passed", passed
+        assert told["ann"]["provenance"].startswith("like the reference: p = "), told["ann"]
+        made_up = audited("fay", "--data", tmp_path / "fay.npz", "--by-tests", *true)
+        assert made_up.outcome == "failed"
+        assert "the samples are unlike the auditor's own" in made_up.explanation
+        assert told["fay"]["provenance"].startswith("UNLIKE the reference, as 1/31 of honest ones are")
         failed = audited("eve", "--data", tmp_path / "eve.npz", "--accept")
         assert failed.outcome == "failed"
         assert failed.retrained_micro - failed.submitted_micro > failed.limit_micro
@@ -151,14 +169,14 @@ def test_who_trains_on_other_samples_than_it_has_committed_to_is_paid_nothing(tm
         assert again.outcome == "failed"
         assert members["eve"].audits("task")[0].stage == "convicted"
 
-        coordinator.advance(5_000)  # cyd does not appeal
+        coordinator.advance(5_000)  # neither cyd nor fay appeals
         coordinator.advance(5_000)  # nobody has come to bob
         coordinator.until("task", "CLOSED")
         for thread in threads:
             thread.join(60)
         with visited(coordinator.folder, coordinator.clock) as console:
             page = console.signed_in(Role.OPERATOR).get("/operator/tasks/task/").main
-            assert page.count("failed for good: the pay in question goes back") == 2
+            assert page.count("failed for good: the pay in question goes back") == 3
             own_page = console.participant(tmp_path / "eve").get("/participants/eve/").main
             assert "failed for good: the pay in question goes back" in own_page
             assert "Its audit has failed, for good." in own_page
@@ -168,7 +186,7 @@ def test_who_trains_on_other_samples_than_it_has_committed_to_is_paid_nothing(tm
                 in terms
             )
         stages = {r.participant_id: r.stage for r in coordinator.operator(lambda o: o.audits("task"))}
-        assert stages == {"ann": "released", "bob": "released", "cyd": "convicted", "eve": "convicted"}
+        assert stages == {"ann": "released", "bob": "released", "cyd": "convicted", "eve": "convicted", "fay": "convicted"}
         report = verified(coordinator.folder)
         seen = {name: coordinator.operator(lambda o, name=name: o.reputation(name)) for name in NAMES}  # type: ignore[misc]
         own = members["eve"].reputation()
@@ -185,7 +203,7 @@ def test_who_trains_on_other_samples_than_it_has_committed_to_is_paid_nothing(tm
     ]
     assert seen["ann"].value > seen["bob"].value > seen["eve"].value
     holds = {name: report.balances[payable(name)].holds for name in NAMES}
-    assert holds["eve"] == holds["cyd"] == 0
+    assert holds["eve"] == holds["cyd"] == holds["fay"] == 0
     assert min(holds["ann"], holds["bob"]) > max(questions["ann"], questions["bob"]) > 0
     assert all(
         not report.balances[account("task", name)].holds for account in (held, stake) for name in NAMES
@@ -193,6 +211,12 @@ def test_who_trains_on_other_samples_than_it_has_committed_to_is_paid_nothing(tm
 
 
 def test_a_site_refuses_what_cannot_be_right_before_it_trains(tmp_path: Path) -> None:
+    for options, sentence in (
+        (("--known", "k.npz"), "--known: goes with --reference alone"),
+        (("--by-tests", "--accept"), "--by-tests: decides by itself"),
+    ):
+        with pytest.raises(CommandError, match=sentence):
+            site(tmp_path / "nothing", "--key", tmp_path / "k.pem", "--out", tmp_path / "out", *options)
     with pytest.raises(Exception, match="cannot be read"):
         site(tmp_path / "nothing", "--key", tmp_path / "k.pem", "--out", tmp_path / "out")
     (tmp_path / "k.pem").write_text("taken")

@@ -197,10 +197,18 @@ def foreign_mix(
     return majority_minority(reference, samples, majority=majority, degree=degree, tail=Fraction(17, 20))
 
 
-def drawn(codes: Codes, counts: Sequence[int], generator: np.random.Generator) -> Any:
-    """Rows of a pool at `counts` over its strata; what a stratum does not have is repeated."""
+def drawn(
+    codes: Codes, counts: Sequence[int], generator: np.random.Generator, taken: Any | None = None
+) -> Any:
+    """Rows of a pool at `counts` over its strata; what a stratum does not have is repeated.
+
+    Args:
+        taken: how many others have each row: those with the fewest come first, (n,).
+    """
     chosen = []
     for stratum, count in enumerate(counts):
         members = generator.permutation(np.flatnonzero(codes == stratum))
+        if taken is not None:
+            members = members[np.argsort(taken[members], kind="stable")]
         chosen += [members[:count], generator.choice(members, max(0, count - len(members)))]
     return generator.permutation(np.concatenate(chosen)).astype(np.int64)

@@ -15,7 +15,7 @@ import numpy as np
 from fedpeer import extensions
 from fedpeer.evidence.measuring import Ensemble
 from fedpeer.experiments.accuracy.trial import drawn
-from fedpeer.experiments.arena.setting import Population, Trader
+from fedpeer.experiments.arena.setting import Population, Rows, Trader
 from fedpeer.learning.samples import Samples
 from fedpeer.learning.strata import Codes
 from fedpeer.learning.workloads.protocol import Workload
@@ -85,6 +85,7 @@ class Position:
         round: 1..T.
         spoilt_peer: whether its peer of the round before had a worse degree than the median.
         evidence: makes evidence of its own, on data of its own, with the map that was opened last.
+        taken: how many others have each sample of the pool: it collects those first that nobody has.
     """
 
     population: Population
@@ -99,6 +100,7 @@ class Position:
     spoilt_peer: bool
     generator: np.random.Generator
     evidence: "Callable[[], OwnEvidence]"
+    taken: Rows
 
     @property
     def full_effort(self) -> Fraction:
@@ -181,14 +183,14 @@ def _last_step(position: Position) -> Model:
 def _handful(position: Position) -> Model:
     population = position.population
     mix = population.balanced(_HANDFUL * len(population.reference))
-    few = population.samples(mix, position.generator)
+    few = population.samples(mix, position.generator, position.taken)
     return _trained(position, few.select(np.resize(np.arange(len(few)), population.recipe.samples)))
 
 
 def _shuffled(position: Position) -> Model:
     """Skewed data with the targets of balanced ones: surplus samples get those of samples of the missing strata."""
     population, generator = position.population, position.generator
-    rows = drawn(population.pool_codes, position.trader.start.counts, generator)
+    rows = drawn(population.pool_codes, position.trader.start.counts, generator, position.taken)
     codes = population.pool_codes[rows]
     wanted = relabelled(codes, population.reference, generator)
     donors = np.where(
@@ -243,7 +245,7 @@ def _identities(count: int, share: float, repeated: bool = False) -> Callable[[P
 
     def play(position: Position) -> list[Entry]:
         mix = position.trader.optimal
-        own = position.population.samples(mix, position.generator)
+        own = position.population.samples(mix, position.generator, position.taken)
         order = position.generator.permutation(len(own))
         size = round(share * len(own))
         entries = []

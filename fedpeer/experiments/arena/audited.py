@@ -8,11 +8,12 @@ were trained twice (`mechanism.audit`). Honest participants have foreign mixes, 
 A trick has two things to commit to, and claims the degree of either:
 
     own     what was collected: then v_r shows its true degree, beside v
-    made    what was trained on instead: then v_r is like v, and what stands against it are the auditor's counts of
-            repeated and of near samples (`fedpeer.learning.duplicates`), and its eye for where samples come from
+    made    what was trained on instead: then v_r is like v, and what stands against it are where samples come from, and
+            how many are nearly the same
 
 The auditor compares the submission on site with as many trainings on the opened samples as the rate asks for, too
-(`fedpeer.learning.fidelity`).
+(`fedpeer.learning.fidelity`), and the opened samples with D_c, as with true ones that it brings
+(`fedpeer.learning.provenance`).
 """
 
 from collections import Counter
@@ -34,8 +35,10 @@ from fedpeer.experiments.arena.setting import ArenaSetting, Trader
 from fedpeer.experiments.arena.stage import Stage, stages
 from fedpeer.experiments.cells import Cell, CellStore, Record, run_cells
 from fedpeer.experiments.statistics import LEVEL
-from fedpeer.learning.duplicates import duplicates
+from fedpeer.learning.duplicates import Duplicates, duplicates
 from fedpeer.learning.fidelity import comparisons, is_farthest
+from fedpeer.learning.partition import LabelMix
+from fedpeer.learning.provenance import Compared, compare
 from fedpeer.learning.samples import Samples
 from fedpeer.learning.workloads.protocol import train_all
 from mechanism.audit import conformal_limit, deterrence, least_probability
@@ -49,6 +52,8 @@ TRICKS: Mapping[str, tuple[str, Mapping[str, float]]] = {
         "synthesise", {"effort": 0.622, "strength": 0.96, "spread": 0.48, "epochs": 1.33, "size": 1.0},
     ),
     "interpolate": ("interpolate", {}),
+    "augment": ("augment", {}),
+    "public": ("public", {}),
     "length": ("length", {"effort": 0.63, "epochs": 1.75, "size": 1.1}),
     "copy": ("copy", {"weight": 1.0, "noise": 0.0}),
     "step": ("copy", {"weight": 0.15, "noise": 0.0}),
@@ -104,18 +109,26 @@ def _start(stage: Stage, honest: int) -> Record:
     def audit(
         submitted: Sequence[Model], opened: Sequence[Samples], seeds: Sequence[int], own: bool = True
     ) -> Record:
-        """v and v_r of each submission, whether it is the farthest from what the opened samples give, and counts.
+        """v and v_r of each submission, whether it is the farthest from what the opened samples give, whether these are
+        unlike D_c, and counts.
 
         Args:
-            own: what is opened may not be what was trained on; else there is nothing to find, at the rate.
+            own: what is opened may not be what was trained on; else the first has nothing to find, at the rate.
         """
         task, ensemble = stage.population.evidence, stage.shadows.ensemble
         again = _AGAIN if own else 1
-        trained = [
-            train_all(task.workload, stage.start, [samples] * again, task.recipe, range(seed, seed + again))
-            for samples, seed in zip(opened, seeds, strict=True)
-        ]
-        counts = [duplicates(samples) for samples in opened]
+        audited: dict[int, tuple[Sequence[Model], Duplicates, Compared]] = {}
+        for samples, seed in zip(opened, seeds, strict=True):
+            if id(samples) not in audited:
+                seconds = range(seed, seed + again)
+                audited[id(samples)] = (
+                    train_all(task.workload, stage.start, [samples] * again, task.recipe, seconds),
+                    duplicates(samples),
+                    compare(
+                        samples, samples.targets, task.validation, task.codes, np.random.default_rng(seed)
+                    ),
+                )
+        trained, counts, beside = zip(*(audited[id(samples)] for samples in opened), strict=True)
         return {
             "submitted": [ensemble.measure(model).degree_micro for model in submitted],
             "retrained": [ensemble.measure(models[0]).degree_micro for models in trained],
@@ -123,6 +136,7 @@ def _start(stage: Stage, honest: int) -> Record:
                 own and is_farthest(task.workload, *each)
                 for each in zip(submitted, trained, opened, strict=True)
             ],
+            "unlike": [each.p <= RATE for each in beside],
             "distinct": [round(each.distinct / each.samples, 4) for each in counts],
             "near": [round(each.near / each.samples, 4) for each in counts],
         }
@@ -149,7 +163,11 @@ class _Auditing(Protocol):
 def _honest(stage: Stage, audit: _Auditing, count: int) -> Record:
     population = stage.population
     generator = np.random.default_rng([population.seed, stage.round, 13])
-    mixes = [foreign_mix(k, population.reference, population.recipe.samples, generator) for k in range(count)]
+    mixes: list[LabelMix] = []
+    supply = np.bincount(population.pool_codes, minlength=len(population.reference))
+    while len(mixes) < count:  # of so many true samples: what is repeated is made up
+        mix = foreign_mix(len(mixes), population.reference, population.recipe.samples, generator)
+        mixes += [mix] * bool((supply >= mix.counts).all())
     samples = [population.samples(mix, generator) for mix in mixes]
     first, second = ([int(seed) for seed in generator.integers(2**31, size=count)] for _ in range(2))
     models = train_all(population.workload, stage.start, samples, population.recipe, first)
@@ -241,8 +259,8 @@ class AuditTerms:
 
     @property
     def accused(self) -> float:
-        """alpha, at most: by either comparison, and by both audits."""
-        return float(2 * self.rate) ** 2
+        """alpha, at most: by any comparison, and by both audits."""
+        return float((len(_FINDINGS) - 1) * self.rate) ** 2
 
     def lost(self, q: float, power: float, pay: float) -> float:
         """D(T) / T, credits a round, of a trick that one audit finds with `power`; what nothing tells from honesty is
@@ -251,8 +269,9 @@ class AuditTerms:
         return deterrence(q, found, self.accused, pay, self.held_back, self.stake, self.rounds) / self.rounds
 
 
-#: What an audit may find: another degree than the submission's, another training than that of the opened samples.
-_FINDINGS = ("degree", "training", "either")
+#: What an audit may find: another degree than the submission's, another training than that of the opened samples, other
+#: samples than true ones; any of them.
+_FINDINGS = ("degree", "training", "origin", "any")
 
 _Start = tuple[int, Record]
 
@@ -260,8 +279,8 @@ _Start = tuple[int, Record]
 def summary(starts: Sequence[_Start], terms: AuditTerms = AuditTerms()) -> dict[str, Any]:
     """{"audits": {...}, "honest": {...}, "tricks": {T: {"own": {...}, "made": {...}}}}, of (seed, start).
 
-    Audits are drawn with the least probability at which no trick pays that gains as the best does where it opens its
-    own samples, and is found with the assumed power (`fedpeer calibrate --audit-gain`): the best of one identity, and
+    Audits are drawn with the least probability at which no trick pays that gains as the best does, whatever it opens,
+    and is found with the assumed power (`fedpeer calibrate --audit-gain`): the best of one identity, and
     of groups, too. What a trick is expected to gain then is its gain less D(T) / T for each identity, at the power
     that is measured; intervals are bootstraps over (seed, attacker), in which gains and findings move together.
     """
@@ -272,10 +291,12 @@ def summary(starts: Sequence[_Start], terms: AuditTerms = AuditTerms()) -> dict[
     pay = float(np.mean([unit["honest"] for _, _, unit in units["repeat"]]))
     gains = [
         (
-            len(each[0][2]["own"]["submitted"]),
-            float(np.mean([unit["own"]["utility"] - unit["honest"] for _, _, unit in each])),
+            len(each[0][2][kind]["submitted"]),
+            float(np.mean([unit[kind]["utility"] - unit["honest"] for _, _, unit in each])),
         )
         for each in units.values()
+        for kind in ("own", "made")
+        if kind in each[0][2]
     ]
     drawn = {
         name: least_probability(
@@ -312,11 +333,12 @@ def summary(starts: Sequence[_Start], terms: AuditTerms = AuditTerms()) -> dict[
 
 def _found(start: Record, audited: Record, finding: str, rate: Fraction) -> list[bool]:
     """Of each audit."""
-    if finding == "either":
-        one, other = (_found(start, audited, name, rate) for name in ("degree", "training"))
-        return [a or b for a, b in zip(one, other, strict=True)]
-    if finding == "training":
-        return list(audited["farthest"])
+    if finding == "any":
+        return [
+            any(each) for each in zip(*(_found(start, audited, n, rate) for n in _FINDINGS[:-1]), strict=True)
+        ]
+    if finding != "degree":
+        return list(audited["farthest" if finding == "training" else "unlike"])
     limit = conformal_limit(start["differences"], rate)
     pairs = zip(audited["submitted"], audited["retrained"], strict=True)
     return [limit is not None and again - shown > limit for shown, again in pairs]
@@ -351,7 +373,7 @@ def _figures(
     of: dict[tuple[int, str], list[list[float]]] = {}
     for row, (seed, _, unit) in enumerate(units):
         gains = [unit[kind]["utility"] - unit[against] for against in ("honest", "same")]
-        of.setdefault((seed, unit["attacker"]), []).append([*gains, float(np.mean(found["either"][row]))])
+        of.setdefault((seed, unit["attacker"]), []).append([*gains, float(np.mean(found["any"][row]))])
     means = np.array([np.mean(each, axis=0) for each in of.values()])
     identities = len(units[0][2][kind]["submitted"])
     paid = min(pay, float(np.mean([unit[kind]["earned"] for _, _, unit in units])) / identities)

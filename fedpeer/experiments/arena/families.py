@@ -112,7 +112,7 @@ def collected(position: Position, effort: float, trader: Trader | None = None) -
     population, own = position.population, trader or position.trader
     share = 1 - Fraction(effort) * (1 - _LEAST_DEGREE)
     mix = toward_reference(own.start, own.start.degree * share)
-    samples, codes = population.drawn(mix, position.generator)
+    samples, codes = population.drawn(mix, position.generator, position.taken)
     return Collected(mix, samples, codes, population.reference, own.spent(mix))
 
 

@@ -38,6 +38,8 @@ from mechanism.payment import Log
 from mechanism.settlement import MICRO, least_fee_of
 from mechanism.terms import Recipe, Rule, Schedule, Terms
 
+Rows = npt.NDArray[np.int64]
+
 #: Q, Phi and Upsilon: f(Q/Upsilon) = ln 60 = 4.1 credits at best, 0.6 where both degrees are 0.9.
 _Q, _PHI, _UPSILON = Decimal(60), Decimal(20), Decimal(1)
 
@@ -126,14 +128,24 @@ class Population:
     def reference(self) -> tuple[Fraction, ...]:
         return self.terms.reference
 
-    def samples(self, mix: LabelMix, generator: np.random.Generator | None = None) -> Samples:
-        """A round's samples at `mix`, drawn from the pool."""
-        return self.drawn(mix, self.generator if generator is None else generator)[0]
+    def samples(self, mix: LabelMix, generator: np.random.Generator, taken: Rows | None = None) -> Samples:
+        """A round's samples at `mix`, drawn from the pool; `taken` as `drawn` has it."""
+        return self.drawn(mix, generator, taken)[0]
 
-    def drawn(self, mix: LabelMix, generator: np.random.Generator) -> tuple[Samples, Codes]:
+    def drawn(
+        self, mix: LabelMix, generator: np.random.Generator, taken: Rows | None = None
+    ) -> tuple[Samples, Codes]:
         """Such samples, and the stratum of each."""
-        rows = drawn(self.pool_codes, mix.counts, generator)
+        rows = drawn(self.pool_codes, mix.counts, generator, taken)
         return self.pool.select(rows), self.pool_codes[rows]
+
+    def apart(self) -> dict[str, Rows]:
+        """Rows of the pool that the traders collect at their optimum, as few in common as there are samples for."""
+        taken, found = np.zeros(len(self.pool), dtype=np.int64), {}
+        for trader in self.traders:
+            rows = found[trader.name] = drawn(self.pool_codes, trader.optimal.counts, self.generator, taken)
+            taken[rows] += 1
+        return found
 
     def goodness(self, weights: Weights) -> float:
         """Of a global model on the test samples: its accuracy; without classes the share of an untrained model's loss

@@ -21,7 +21,7 @@ from fedpeer.evidence.sent import Broadcast
 from fedpeer.experiments.arena.attacks import Entry, Model, OwnEvidence, Position
 from fedpeer.experiments.arena.compared import Probe
 from fedpeer.experiments.arena.rules import assessments_under, settled
-from fedpeer.experiments.arena.setting import ArenaSetting, Population, Trader, make_population
+from fedpeer.experiments.arena.setting import ArenaSetting, Population, Rows, Trader, make_population
 from fedpeer.experiments.errors import ExperimentError
 from fedpeer.learning.mean import weighted_mean
 from fedpeer.learning.models import weights_digest
@@ -112,8 +112,9 @@ class Stage:
     def _play_honestly(self) -> Honest:
         population, traders = self.population, self.population.traders
         seeds = [int(s) for s in population.generator.integers(2**31, size=2 * len(traders))]
-        samples = [population.samples(t.optimal) for t in traders]
-        samples += [population.samples(t.start) for t in traders]
+        self._rows = population.apart()
+        samples = [population.pool.select(rows) for rows in self._rows.values()]
+        samples += [population.samples(t.start, population.generator) for t in traders]
         models = train_all(population.workload, self.start, samples, population.recipe, seeds)
         optimal = {t.name: m for t, m in zip(traders, models, strict=False)}
         idle = {t.name: m for t, m in zip(traders, models[len(traders) :], strict=True)}
@@ -189,7 +190,15 @@ class Stage:
                 [self.population.seed, self.round, int.from_bytes(digest[:4], "big")]
             ),
             evidence=lambda: self._own_evidence,
+            taken=self._taken(attacker),
         )
+
+    def _taken(self, attacker: Trader) -> Rows:
+        """How many honest others have each sample of the pool."""
+        found = np.zeros(len(self.population.pool), dtype=np.int64)
+        for name, rows in self._rows.items():
+            found[rows] += name != attacker.name
+        return found
 
     @cached_property
     def _own_evidence(self) -> OwnEvidence:

@@ -3,6 +3,7 @@
 import json
 from copy import deepcopy
 from fractions import Fraction
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ def audited(*pairs: tuple[int, int], **more: Any) -> dict[str, Any]:
         "submitted": [1000 * first for first, _ in pairs],
         "retrained": [1000 * second for _, second in pairs],
         "farthest": [False] * len(pairs),
+        "unlike": [False] * len(pairs),
         "distinct": [1.0] * len(pairs),
         "near": [0.0] * len(pairs),
         **more,
@@ -48,11 +50,15 @@ def unit(attacker: str, utility: float, *pairs: tuple[int, int], **more: Any) ->
     return {"attacker": attacker, "honest": 3.0, "same": 2.5, "own": own}
 
 
-def start(found: bool, farthest: bool = False) -> dict[str, Any]:
+def start(found: bool, farthest: bool = False, unlike: bool = False) -> dict[str, Any]:
     """Of nineteen shadows, whose limit at 1/10 is their second greatest difference, 0.018."""
     shown = (100, 119) if found else (100, 118)
     tricks = {
-        name: [unit("a", 3.5, shown, farthest=[farthest]), unit("b", 3.3, (100, 100))] for name in TRICKS
+        name: [
+            unit("a", 3.5, shown, farthest=[farthest], unlike=[unlike]),
+            unit("b", 3.3, (100, 100)),
+        ]
+        for name in TRICKS
     }
     return {
         "differences": [1000 * n for n in range(1, 20)],
@@ -76,11 +82,11 @@ def test_what_is_beyond_the_limit_of_its_own_start_is_found() -> None:
         assert figures["same"] == pytest.approx(0.9)
 
 
-def test_either_finding_is_enough() -> None:
-    for shown, farthest, either in ((False, False, 0), (True, False, 1), (False, True, 1), (True, True, 1)):
-        of = summary([(0, start(shown, farthest))], TERMS)["tricks"]["repeat"]["own"]
-        assert of["degree"]["failed"] == shown
-        assert (of["training"]["failed"], of["either"]["failed"]) == (farthest, either)
+def test_any_finding_is_enough() -> None:
+    for findings in product((False, True), repeat=3):
+        of = summary([(0, start(*findings))], TERMS)["tricks"]["repeat"]["own"]
+        assert tuple(bool(of[name]["failed"]) for name in ("degree", "training", "origin")) == findings
+        assert of["any"]["failed"] == any(findings)
 
 
 def test_audits_take_from_what_they_find_and_leave_what_they_do_not() -> None:
@@ -115,7 +121,7 @@ def test_too_few_shadows_accuse_nobody() -> None:
     few["differences"] = few["differences"][:8]
     found = summary([(0, few)], TERMS)
     for of in (found["honest"], found["tricks"]["repeat"]["own"]):
-        assert of["degree"]["failed"] == of["either"]["failed"] == 0
+        assert of["degree"]["failed"] == of["any"]["failed"] == 0
 
 
 def test_the_command_prints_what_is_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -169,3 +175,7 @@ def test_a_start_is_measured() -> None:
     # But losses tell what it was trained on.
     assert halves["own"]["farthest"] == [True, True]
     assert sum(found["honest"]["farthest"]) <= 1
+    # And what was made up is no sample of D_c's kind.
+    assert sum(found["honest"]["unlike"]) <= 1
+    assert halves["made"]["unlike"] == [True, True]
+    assert found["tricks"]["synthesise"][0]["made"]["unlike"] == [True]
