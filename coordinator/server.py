@@ -33,6 +33,7 @@ import structlog
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from coordinator.admission import check_name
 from coordinator.alarms import expiring, failing, full, stalled
 from coordinator.blobs import open_blobs
 from coordinator.boundary import Authenticate, Boundary, caller
@@ -627,11 +628,7 @@ class Coordinator:
     async def _renew(self, participant_id: str, token: str, request: bytes) -> Enrolled:
         """A further certificate for a caller that has one."""
         who = caller()
-        if participant_id != who.participant_id:
-            raise Refusal(
-                Code.WRONG_PARTICIPANT,
-                f"The certificate is {who.participant_id!r}'s, not {participant_id!r}'s.",
-            )
+        check_name(who, participant_id)
         authority = await asyncio.to_thread(self.folder.authority)
         return await self._enrolled(lambda t: renew(t.market, authority, who, request, t.now))
 
