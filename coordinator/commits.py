@@ -103,9 +103,9 @@ class Transactions:
         """`proof` of several entries within a transaction; None where no signed head covers one yet."""
         return [None if found is None else str(found) for found in self._log.covered(t.ledger_store, indices)]
 
-    def run(self, work: Callable[[Transaction], Result], *, durable: bool = True) -> Result:
+    def run(self, work: Callable[[Transaction], Result]) -> Result:
         """`work` as a step, in the calling thread; for commands."""
-        return cast(Result, self._together([work], writes=True, durable=durable)[0])
+        return cast(Result, self._together([work], writes=True, durable=True)[0])
 
     def look(self, work: Callable[[Transaction], Result]) -> Result:
         """`read` in the calling thread."""
