@@ -38,7 +38,6 @@ from coordinator.identity import Enrolled
 from coordinator.metrics import Metrics
 from coordinator.opening import PreparedTask
 from coordinator.scoring import Quality
-from coordinator.selection import select
 from coordinator.storage.identities import ParticipantRow
 from coordinator.storage.schema import migrate
 from coordinator.storage.tasks import TaskRow
@@ -284,7 +283,7 @@ class Played:
         row = self.row()
         self.everybody("claims", lambda t, name: t.add_claim(row, *claims[name]))
         with self.stages("task"):
-            self.transactions.run(lambda t: t.select(row, select))
+            self.transactions.run(lambda t: t.select(row))
 
     def claimed(self, name: str) -> tuple[ClaimStatement, bytes, ClaimOpening]:
         opening = ClaimOpening(Decimal("0.5"), self.drawn[name].claimed_degree, samples.salt(name))

@@ -199,61 +199,60 @@ def front_(
     asyncio.run(run(state, _announce, console, Front(number, market, public)))
 
 
-@app.command("open")
+@operating(app, "open")
 def open_(
+    operator: "Operator",
     file: Annotated[Path, typer.Argument(help="The task file (TOML).")],
-    state: State = DEFAULT_STATE,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Reserve the budget without asking.")] = False,
     accept_noise: Annotated[
         bool, typer.Option("--accept-noise", help="Even where nothing can be learnt of the learner's data.")
     ] = False,
-    as_json: AsJson = False,
-) -> None:
+    as_json: bool = False,
+) -> Changed:
     """Publish a task and reserve its budget; first a dry round proves it, and the maximal bill is shown."""
     from coordinator.calibration import check_calibration
     from coordinator.dry_round import prove  # imports the data sets
     from coordinator.opening import prepare_task
 
     config = resolve_paths(read_config(file, TaskConfig), file.parent)
-    with operator_of(state) as operator:
-        operator.check_unused(config.id)
-        with naming(file):
-            prepared = prepare_task(config, datetime.now(UTC).timestamp())
-            operator.check_money(prepared)
-            doubts = check_calibration(prepared, config)
-        schedule = prepared.row.terms.schedule
-        note(
-            f"At most {grouped_credits(prepared.bill_micro)} credits: {counted(schedule.rounds, 'round')} x "
-            f"{schedule.capacity} participants x {grouped_credits(prepared.head_micro)} credits; "
-            f"{grouped_credits(prepared.row.terms.budget_micro)} credits will be reserved."
-        )
-        if not yes and (as_json or not sys.stdin.isatty()):
-            raise TaskError("nobody can be asked here; give --yes to reserve the budget")
-        with _telling() as say, _cleaning_up():
-            proof = prove(prepared, say, accept_noise=accept_noise)
-        proof = replace(proof, doubts=proof.doubts + doubts)
-        note(proof.sentence())
-        if not yes:
-            typer.confirm("Open the task?", abort=True, err=True)
-        operator.open(proof.task)
-        row = prepared.row
-        record = {
-            "task": row.id,
-            "terms_digest": row.terms.digest.hex(),
-            "bill_micro": prepared.bill_micro,
-            "budget_micro": row.terms.budget_micro,
-            "training_seconds": proof.training_seconds,
-            "evidence_seconds": proof.evidence_seconds,
-            "shadows": None if proof.shadows is None else list(proof.shadows[1:]),
-            "half_width": proof.half_width,
-            "doubts": list(proof.doubts),
-        }
-        digest = row.terms.digest.hex()
-        Changed(
-            record,
-            f"Task {row.id} is open; terms {digest}.",
-            f"Task {row.id} is recorded, and not offered yet; terms {digest}.",
-        ).show(operator, as_json)
+    operator.check_unused(config.id)
+    with naming(file):
+        prepared = prepare_task(config, datetime.now(UTC).timestamp())
+        operator.check_money(prepared)
+        doubts = check_calibration(prepared, config)
+    schedule = prepared.row.terms.schedule
+    note(
+        f"At most {grouped_credits(prepared.bill_micro)} credits: {counted(schedule.rounds, 'round')} x "
+        f"{schedule.capacity} participants x {grouped_credits(prepared.head_micro)} credits; "
+        f"{grouped_credits(prepared.row.terms.budget_micro)} credits will be reserved."
+    )
+    if not yes and (as_json or not sys.stdin.isatty()):
+        raise TaskError("nobody can be asked here; give --yes to reserve the budget")
+    with _telling() as say, _cleaning_up():
+        proof = prove(prepared, say, accept_noise=accept_noise)
+    proof = replace(proof, doubts=proof.doubts + doubts)
+    note(proof.sentence())
+    if not yes:
+        typer.confirm("Open the task?", abort=True, err=True)
+    operator.open(proof.task)
+    row = prepared.row
+    record = {
+        "task": row.id,
+        "terms_digest": row.terms.digest.hex(),
+        "bill_micro": prepared.bill_micro,
+        "budget_micro": row.terms.budget_micro,
+        "training_seconds": proof.training_seconds,
+        "evidence_seconds": proof.evidence_seconds,
+        "shadows": None if proof.shadows is None else list(proof.shadows[1:]),
+        "half_width": proof.half_width,
+        "doubts": list(proof.doubts),
+    }
+    digest = row.terms.digest.hex()
+    return Changed(
+        record,
+        f"Task {row.id} is open; terms {digest}.",
+        f"Task {row.id} is recorded, and not offered yet; terms {digest}.",
+    )
 
 
 @app.command()
@@ -707,22 +706,20 @@ def openings(
     return Written(record, f"wrote {counted(len(found.by_id), 'opening')} to {out}")
 
 
-@app.command("carry-revocations")
+@operating(app, "carry-revocations")
 def carry_revocations(
+    operator: "Operator",
     ledger: Annotated[
         str, typer.Argument(help="A later copy of this ledger: an exported folder or file, or a database.")
     ],
-    state: State = DEFAULT_STATE,
-    as_json: AsJson = False,
-) -> None:
+    as_json: bool = False,
+) -> Changed | Listed:
     """After a restore: revoke again everyone that a later copy of the ledger says was revoked."""
-    with operator_of(state) as operator:
-        carried = operator.carry_over_revocations(ledger)
-        text = _carried_over_text(carried)
-        if not (carried.beyond or as_json):
-            output().print(text, markup=False)
-            return
-        Changed(vars(carried), text, f"Recorded: {text}").show(operator, as_json)
+    carried = operator.carry_over_revocations(ledger)
+    text = _carried_over_text(carried)
+    if not (carried.beyond or as_json):
+        return Listed(vars(carried), text)
+    return Changed(vars(carried), text, f"Recorded: {text}")
 
 
 @app.command()
@@ -767,7 +764,7 @@ def status(
         for name, why in service.troubles.items():
             output().print(f"{name} fails, and is tried again: {printable(why)}", markup=False)
         if task is None:
-            _print_tasks(reports)
+            output().print(_tasks_table(reports))
             return
         from coordinator.task_text import show_task
 
@@ -793,16 +790,11 @@ def reputation(operator: "Operator", name: ParticipantId) -> Listed:
     return Listed(found.record(), "\n".join(map(shown, found.lines())))
 
 
-@app.command()
-def tasks(state: State = DEFAULT_STATE, as_json: AsJson = False) -> None:
+@operating(app)
+def tasks(operator: "Operator", as_json: bool = False) -> Listed:
     """List the tasks."""
-    with operator_of(state) as operator:
-        reports = operator.tasks()
-        progress = operator.progress() if as_json else {}
-    if as_json:
-        print_json({"tasks": [report.record(progress) for report in reports]})
-    else:
-        _print_tasks(reports)
+    reports, progress = operator.tasks(), operator.progress() if as_json else {}
+    return Listed({"tasks": [report.record(progress) for report in reports]}, _tasks_table(reports))
 
 
 @operating(audit_app, "list")
@@ -1073,7 +1065,7 @@ def _certificates(operator: "Operator") -> tuple[dict[str, Any], list[str]]:
     return ends | ({"warnings": warnings} if warnings else {}), warnings
 
 
-def _print_tasks(reports: "list[TaskReport]") -> None:
+def _tasks_table(reports: "list[TaskReport]") -> Group:
     from coordinator.task_text import quality_text
 
     counts = ("claimed", "selected", "delivered")
@@ -1089,12 +1081,11 @@ def _print_tasks(reports: "list[TaskReport]") -> None:
             grouped_credits(report.escrow_micro),
             next((words for r in reversed(report.rounds) if (words := quality_text(r))), ""),
         )
-    output().print(table)
-    for report in reports:
-        if report.row.reason:
-            output().print(f"{report.row.id}: {report.row.reason}", markup=False)
-        for name, reason in report.failures.items():
-            output().print(f"{report.row.id}: {name} cannot deliver: {printable(reason)}", markup=False)
+    said = [Text(f"{each.row.id}: {each.row.reason}") for each in reports if each.row.reason]
+    for each in reports:
+        failed = (f"{name} cannot deliver: {printable(why)}" for name, why in each.failures.items())
+        said += [Text(f"{each.row.id}: {text}") for text in failed]
+    return Group(table, *said)
 
 
 @contextmanager

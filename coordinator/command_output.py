@@ -104,16 +104,19 @@ def operating(
     app: typer.Typer, name: str | None = None
 ) -> Callable[[Callable[..., Answer]], Callable[..., Answer]]:
     """Makes a command of a function on an operator, its first argument, which --state names; what it returns is
-    shown, by --json as one object."""
+    shown, by --json as one object. Whether that is wanted is its argument `as_json`, where it has one."""
 
     def register(function: Callable[..., Answer]) -> Callable[..., Answer]:
         @wraps(function)
         def run(state: Path, as_json: bool, **given: Any) -> None:
             with operator_of(state) as operator:
+                given |= {"as_json": as_json} if asks else {}
                 function(operator, **given).show(operator, as_json)
 
         _, *own = inspect.signature(function).parameters.values()
-        parameters = [*own, *inspect.signature(_common).parameters.values()]
+        asks = "as_json" in (each.name for each in own)
+        common = inspect.signature(_common).parameters.values()
+        parameters = [*(each for each in own if each.name != "as_json"), *common]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {each.name: each.annotation for each in parameters}
         app.command(name)(run)

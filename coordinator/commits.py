@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import groupby
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from coordinator.clock import Clock
 from coordinator.errors import CoordinatorError
@@ -28,6 +28,9 @@ from fedpeer.protocol.errors import Code, Refusal
 from mechanism.errors import MechanismError
 
 Result = TypeVar("Result")
+
+#: A step within a transaction.
+Work = Callable[[Transaction], Any]
 
 #: Steps that are committed together: more would make readers wait longer.
 _GROUP = 64
@@ -100,19 +103,13 @@ class Transactions:
         """`proof` of several entries within a transaction; None where no signed head covers one yet."""
         return [None if found is None else str(found) for found in self._log.covered(t.ledger_store, indices)]
 
-    def run(self, work: Callable[[Transaction], Result], *, durable: bool = True) -> Result:
+    def run(self, work: Callable[[Transaction], Result]) -> Result:
         """`work` as a step, in the calling thread; for commands."""
-        with self._database.begin(durable=durable) as connection:
-            transaction = Transaction(connection, self._clock.now())
-            # One writer at a time on every database, from its first read on: what a step decides from still holds
-            # when it commits.
-            transaction.ledger_store.lock()
-            return work(transaction)
+        return cast(Result, self._together([work], writes=True, durable=True)[0])
 
     def look(self, work: Callable[[Transaction], Result]) -> Result:
         """`read` in the calling thread."""
-        with self._database.read() as connection:
-            return work(Transaction(connection, self._clock.now()))
+        return cast(Result, self._together([work], writes=False)[0])
 
     def stop(self) -> None:
         """Waits for the transaction in progress. A computation is left to itself: it is done again after a restart."""
@@ -161,23 +158,29 @@ class Transactions:
         """What each step has returned or raised."""
         if len(steps) > 1:
             with suppress(Exception):  # whatever it is, nothing of the group has happened
-                return self._together(steps)
+                durable = any(step.durable for step in steps)
+                return self._together([step.work for step in steps], writes=steps[0].writes, durable=durable)
         return [self._alone(step) for step in steps]
 
-    def _together(self, steps: "Sequence[_QueuedStep]") -> list[Any]:
-        """What each step returned or was refused by. Raises where the transaction as a whole has failed."""
-        writes, durable = steps[0].writes, any(step.durable for step in steps)
+    def _together(self, works: Sequence[Work], *, writes: bool, durable: bool = False) -> list[Any]:
+        """What each returned in one transaction, or was refused by where there are several; the only one's refusal is
+        raised. Raises where the transaction as a whole has failed."""
         outcomes: list[Any] = []
+        several = len(works) > 1
         with self._database.begin(durable=durable) if writes else self._database.read() as connection:
-            execute = driver(connection).execute if writes else lambda statement: None
+            execute = driver(connection).execute if writes and several else lambda statement: None
             ledger = SqlLedgerStore(connection)
             if writes:
+                # One writer at a time on every database, from its first read on: what a step decides from still holds
+                # when it commits.
                 ledger.lock()
-            for step in steps:
+            for work in works:
                 execute("SAVEPOINT step")
                 try:
-                    outcomes.append(step.work(Transaction(connection, self._clock.now(), ledger)))
+                    outcomes.append(work(Transaction(connection, self._clock.now(), ledger)))
                 except _REFUSALS as error:
+                    if not several:
+                        raise
                     execute("ROLLBACK TO SAVEPOINT step")
                     ledger = SqlLedgerStore(connection)  # the other knows what has been undone
                     outcomes.append(_Raised(error))
@@ -186,7 +189,7 @@ class Transactions:
 
     def _alone(self, step: "_QueuedStep") -> Any:
         try:
-            return self.run(step.work, durable=step.durable) if step.writes else self.look(step.work)
+            return self._together([step.work], writes=step.writes, durable=step.durable)[0]
         except StopIteration as error:  # which no future takes, so that its waiter would wait for ever
             return _Raised(RuntimeError(f"a step has raised {error!r}"))
         except BaseException as error:

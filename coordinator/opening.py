@@ -521,12 +521,7 @@ def _check_evaluates(
 
 def _reads(wanted: TensorSpec | None, given: TensorSpec | None) -> bool:
     """Whether a stored tensor is one of the wanted type once it is read: BF16 is read as float32."""
-    return (
-        wanted is not None
-        and given is not None
-        and given == replace(wanted, dtype="BF16")
-        and (wanted.dtype == "F32")
-    )
+    return wanted is not None and wanted.dtype == "F32" and given == replace(wanted, dtype="BF16")
 
 
 def _words(spec: TensorSpec | None) -> str:

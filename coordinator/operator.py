@@ -6,6 +6,7 @@ returns when the service has read the change; `Operator.notice` says whether it 
 
 import json
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field
@@ -861,11 +862,14 @@ def _recorded_model(t: Transaction, row: TaskRow, round_: int) -> bytes:
 def report_of(t: Transaction, row: TaskRow) -> TaskReport:
     """The task as it stands within a transaction."""
     progress = t.market.progress(row)
-    paid: dict[str, int] = {}
-    expected: dict[str, int] = {}
+    paid, expected = Counter[str](), Counter[str]()
     for line in t.market.settlements(row.id):
-        paid[line.participant_id] = paid.get(line.participant_id, 0) + line.paid_micro
-        expected[line.participant_id] = expected.get(line.participant_id, 0) + line.expected_micro
+        paid[line.participant_id] += line.paid_micro
+        expected[line.participant_id] += line.expected_micro
+    people = []
+    for c in t.market.claims(row.id):
+        micro = paid[c.participant_id], expected[c.participant_id]
+        people.append(Person(c.participant_id, _standing(progress, c), c.degree, *micro))
     failed = t.market.all_failures(row.id)
     return TaskReport(
         row=row,
@@ -873,19 +877,10 @@ def report_of(t: Transaction, row: TaskRow) -> TaskReport:
         claimed=tuple(sorted(progress.claimed)),
         selected=tuple(sorted(progress.selected)),
         delivered=tuple(sorted(progress.delivered)),
-        people=tuple(
-            Person(
-                c.participant_id,
-                _standing(progress, c),
-                c.degree,
-                paid.get(c.participant_id, 0),
-                expected.get(c.participant_id, 0),
-            )
-            for c in t.market.claims(row.id)
-        ),
+        people=tuple(people),
         failures={f.participant_id: f.reason for f in failed if f.round == row.round},
         failed=tuple(failed),
-        paid_micro=paid,
+        paid_micro=dict(paid),
         escrow_micro=t.escrow_left(row),
     )
 

@@ -29,7 +29,6 @@ from coordinator.metrics import Metrics
 from coordinator.notices import Refused
 from coordinator.receiving import Uploads
 from coordinator.scoring import Parts, Quality, RoundStart, Scored, Scorer, make_scorer, merged_parts
-from coordinator.selection import select
 from coordinator.shadow_workers import LocalWorkers
 from coordinator.spool import Spool
 from coordinator.states import (
@@ -364,7 +363,7 @@ class TaskRunner:
                 case BeginEffort():
                     seen = await self._carry_out(lambda t: t.begin_effort(row))
                 case Select():
-                    seen = await self._carry_out(lambda t: t.select(row, select))
+                    seen = await self._carry_out(lambda t: t.select(row))
                 case OpenRound() as opening:
                     seen = await self._carry_out(lambda t: self._open(t, row, opening))
                 case CloseRound(absent):

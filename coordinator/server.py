@@ -33,13 +33,14 @@ import structlog
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from coordinator.admission import check_name
 from coordinator.alarms import expiring, failing, full, stalled
 from coordinator.blobs import open_blobs
 from coordinator.boundary import Authenticate, Boundary, caller
 from coordinator.certificates import OLD_AUTHORITY, Certificates, read_certificates
 from coordinator.clock import Clock, SystemClock
 from coordinator.commits import Transactions
-from coordinator.config import ServerSection, ServiceConfig, StorageSection
+from coordinator.config import ServerSection, ServiceConfig
 from coordinator.console_process import keep_console
 from coordinator.control_socket import ControlSocket
 from coordinator.errors import FolderError, ServeError
@@ -466,12 +467,13 @@ class Coordinator:
             self.market.person_changed()
             known = {live.row.id: live for live in self.market.tasks()}
             for row in rows:
-                if row.id not in known:
+                if (live := known.get(row.id)) is None:
                     await self._take_up(row)
+                elif live.row.version < row.version:
+                    await self._refresh(row.id)  # for watchers, at once: its runner may be busy for minutes
             self._end_streams()
             for live in known.values():
                 live.changed.set()
-            await self._follow_others(known, rows)
 
     def troubles(self) -> dict[str, str]:
         """What does not go as it should, by the name of the duty or task, and why; for `status`."""
@@ -562,13 +564,6 @@ class Coordinator:
             asyncio.get_running_loop().remove_reader(descriptor)
         self._lease.release()
 
-    async def _follow_others(self, known: Mapping[str, LiveTask], rows: Sequence[TaskRow]) -> None:
-        """Tells watchers at once what a command did to a task; its runner may be busy for minutes."""
-        for row in rows:
-            live = known.get(row.id)
-            if live is not None and live.row.version < row.version:
-                await self._refresh(row.id)
-
     async def _take_up(self, row: TaskRow) -> None:
         """Holds a task, and runs it where it has not ended."""
         events = await self._transact.read(lambda t: t.market.events(row.id))
@@ -601,7 +596,10 @@ class Coordinator:
 
     async def _sweep_models(self) -> float:
         """Deletes them; returns when the next promise is due."""
-        keep = await self._transact.read(_referenced(self.config.storage, self._clock.now()))
+        section, now = self.config.storage, self._clock.now()
+        keep = await self._transact.read(
+            lambda t: t.market.referenced_models(retention_at(t.market, section, now))
+        )
         keep |= self._work.workers.needed
         freed = await asyncio.to_thread(self._work.blobs.retain, keep, time.time() - _UNCOMMITTED)
         log.info("model files swept", kept=len(keep), freed_bytes=freed)
@@ -641,11 +639,7 @@ class Coordinator:
     async def _renew(self, participant_id: str, token: str, request: bytes) -> Enrolled:
         """A further certificate for a caller that has one."""
         who = caller()
-        if participant_id != who.participant_id:
-            raise Refusal(
-                Code.WRONG_PARTICIPANT,
-                f"The certificate is {who.participant_id!r}'s, not {participant_id!r}'s.",
-            )
+        check_name(who, participant_id)
         authority = await asyncio.to_thread(self.folder.authority)
         return await self._enrolled(lambda t: renew(t.market, authority, who, request, t.now))
 
@@ -855,10 +849,6 @@ def _hearing(signs: Mapping[str, Mapping[str, float]]) -> Callable[[Transaction]
 
 def _heard(tasks: Sequence[str]) -> Callable[[Transaction], dict[str, dict[str, float]]]:
     return lambda t: {task_id: t.market.heard(task_id) for task_id in tasks}
-
-
-def _referenced(section: StorageSection, now: float) -> Callable[[Transaction], set[bytes]]:
-    return lambda t: t.market.referenced_models(retention_at(t.market, section, now))
 
 
 def split_address(key: str, address: str) -> tuple[str, int]:

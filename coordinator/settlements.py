@@ -88,12 +88,8 @@ class Settlements:
         being read may have been read before, and is not kept either.
         """
         for task_id, kept in list(self._kept.items()):
-            if (
-                participant_id is None
-                or not kept.lines.done()
-                or kept.lines.cancelled()
-                or participant_id in kept.lines.result()
-            ):
+            read = kept.lines.done() and not kept.lines.cancelled()
+            if participant_id is None or not read or participant_id in kept.lines.result():
                 del self._kept[task_id]
 
     async def _read(self, task_id: str, round_: int) -> Mapping[str, PaidRound]:

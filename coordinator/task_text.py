@@ -1,5 +1,6 @@
 """One task as the operator reads it at a terminal: who stands where, how long there is, what was paid, what failed."""
 
+from collections import Counter
 from datetime import UTC, datetime
 
 from rich.console import Console, Group, RenderableType
@@ -71,11 +72,9 @@ def quality_text(round_: RoundRow) -> str:
 
 def standing_counts(report: TaskReport) -> str:
     """ "8 claimed of at most 10, 2 awaited, 5 delivered, 1 failed"."""
-    numbers = dict.fromkeys(Standing, 0)
-    for person in report.people:
-        numbers[person.standing] += 1
+    numbers = Counter(person.standing for person in report.people)
     claimed = f"{len(report.claimed)} claimed of at most {report.row.terms.schedule.capacity}"
-    stand = [f"{n} {standing}" for standing, n in numbers.items() if n and standing is not Standing.CLAIMED]
+    stand = [f"{numbers[each]} {each}" for each in Standing if numbers[each] and each is not Standing.CLAIMED]
     return ", ".join([claimed, *stand])
 
 

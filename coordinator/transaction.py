@@ -41,10 +41,6 @@ from mechanism.lifecycle import State
 from mechanism.peers import Draw, Meetings
 from mechanism.settlement import Assessment, Settlement, expected_payments
 from mechanism.statements import ClaimOpening, ClaimStatement, ModelOpening, ModelStatement, Statement
-from mechanism.terms import Terms
-
-#: Chooses who trains: terms and claims to participant ids.
-Selection = Callable[[Terms, Sequence[ClaimRow]], list[str]]
 
 
 @dataclass(frozen=True)
@@ -247,15 +243,18 @@ class Transaction:
         self.record(self._transition(task.id, 0, State.EFFORT))
         self.notice("task.opened", {"deadline": deadline}, task.id)
 
-    def select(self, task: TaskRow, selection: Selection) -> None:
-        """Raises StaleTask where claims are still to be taken, or were withdrawn since they were counted."""
-        standing, schedule = self.market.progress(task).claimed, task.terms.schedule
-        claims = [c for c in self.market.claims(task.id) if c.participant_id in standing]
-        if len(claims) < schedule.quorum:
+    def select(self, task: TaskRow, choose: Callable[[list[str]], list[str]] = list) -> None:
+        """Fixes who trains: by default everybody whose claim came in time, in participant-id order.
+
+        Raises:
+            StaleTask: claims are still to be taken, or were withdrawn since they were counted.
+        """
+        claimed, schedule = sorted(self.market.progress(task).claimed), task.terms.schedule
+        if len(claimed) < schedule.quorum:
             raise StaleTask(f"claims of task {task.id} have fallen below the quorum since they were counted")
-        if len(claims) < schedule.capacity and not self._over(task):
+        if len(claimed) < schedule.capacity and not self._over(task):
             raise StaleTask(f"claims of task {task.id} are taken until its deadline")
-        chosen = selection(task.terms, claims)
+        chosen = choose(claimed)
         self.market.select_participants(task.id, chosen)
         self.market.advance(task, State.SELECTED, now=self.now, detail={"selected": chosen})
         self.record(*entries.selection_entries(task.id, chosen), self._transition(task.id, 0, State.SELECTED))

@@ -39,7 +39,7 @@ COORDINATOR = (
     ("config", "control_socket", "scraping", "shadow_workers", "staging", "storage", "supervision", "upload_places"),
     ("bucket", "retention", "sending"),
     ("banking", "blobs", "console_process", "fetching", "folder", "identity", "learner_data", "live", "listening",
-     "selection", "tracing"),
+     "tracing"),
     ("packing",),
     ("remote_workers",),
     ("worker_folders",),

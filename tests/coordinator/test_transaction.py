@@ -1,7 +1,7 @@
 """The steps of a task write what a coordinator on paper writes, byte for byte, and the rows that go with it."""
 
 import random
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -203,9 +203,8 @@ class Mirrored(History):
         self.pass_time()
         super().select(who)
 
-        def chosen(terms: object, claims: Iterable[Any]) -> list[str]:
-            assert terms == self.terms
-            assert [c.participant_id for c in claims] == self.people
+        def chosen(claimed: list[str]) -> list[str]:
+            assert claimed == self.people
             return self.selected
 
         self.step(lambda t, row: t.select(row, chosen))
@@ -498,8 +497,8 @@ def test_nobody_is_selected_where_claims_have_fallen_below_the_quorum(service: S
     before = len(service.entries())
     chosen: list[list[str]] = []
 
-    def choose(_: object, claims: Sequence[Any]) -> list[str]:
-        chosen.append([c.participant_id for c in claims])
+    def choose(claimed: list[str]) -> list[str]:
+        chosen.append(claimed)
         raise LookupError  # so that nothing comes of it
 
     with pytest.raises(LookupError):
@@ -537,7 +536,7 @@ def test_no_phase_is_cut_short_by_a_clock_that_is_set_back_once_its_end_was_deci
     for name in task.people[:3]:
         task.claim(name)
     task.pass_time(59.999)
-    too_early(task, lambda t, row: t.select(row, lambda _, claims: [c.participant_id for c in claims]))
+    too_early(task, lambda t, row: t.select(row))
     task.claim("p003")
     task.select()
     for number in (1, 2):
@@ -597,7 +596,7 @@ class Wild:
             case BeginEffort():
                 do(lambda t: t.begin_effort(row))
             case Select():
-                do(lambda t: t.select(row, lambda _, claims: [c.participant_id for c in claims]))
+                do(lambda t: t.select(row))
                 said.selected = [c.participant_id for c in self.service.do(lambda t: t.market.claims("task"))]
             case OpenRound(number):
                 do(lambda t: t.open_round(row, number, _START_BYTES))
