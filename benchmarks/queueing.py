@@ -11,8 +11,8 @@ after the other, each first come, first served, and each with a fixed time for o
     the database   one writer                    W for a model's rows
     the runner     one process, at the end       S for verdict, draw and payment; L for each pair of models
 
-C(F) = C (1 + (F - 1) e) is the law of `benchmarks.fronts --pinned`. F is the least number of fronts that are busy for at
-most 70 % of the mean training. Times are upper limits of a slow core; see docs/benchmarks.md.
+C(F) = C (1 + (F - 1) e) is the law of `benchmarks.fronts --pinned`. F is the least number of fronts that are busy for
+at most 70 % of the mean training. Times are upper limits of a slow core; see docs/benchmarks.md.
 """
 
 import argparse
