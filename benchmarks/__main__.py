@@ -19,6 +19,8 @@ RUNS = (
     ("benchmarks.rounds",),
     ("benchmarks.calls",),
     ("benchmarks.fronts",),
+    ("benchmarks.fronts", "--pinned"),
+    ("benchmarks.queueing",),
     ("benchmarks.console",),
 )
 

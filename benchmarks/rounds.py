@@ -116,7 +116,12 @@ class Member:
                     course.mark(event.round)
                     await self._deliver(task, event.round)
                 case market_pb2.TASK_STATE_SETTLED:
-                    assert event.round_settled.settlement.paid_micro > 0
+                    paid = event.round_settled.settlement
+                    if not paid.participant_id:  # it does not come with the event everywhere and always
+                        paid = await client.market.GetSettlement(
+                            market_pb2.GetSettlementRequest(task_id=client.task_id, round=event.round)
+                        )
+                    assert paid.paid_micro > 0
                     course.mark(0)
                 case market_pb2.TASK_STATE_CLOSED:
                     return

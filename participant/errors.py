@@ -4,6 +4,7 @@ ParticipantError(Exception)
  +- ConfigurationError            a setting, a key or a certificate file that cannot be used
  +- TransportError                the coordinator was not reached; nothing was refused
  |   +- UnreachableError          no answer at the address
+ |   |   +- BusyError             somebody listens, and has no time for a handshake
  |   +- TLSError                  the handshake failed: another authority, or no TLS there
  |   |   +- ServerNameError       the coordinator's certificate is for another name
  |   |   +- CertificateExpiredError   a certificate of either side is out of date

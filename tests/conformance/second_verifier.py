@@ -983,9 +983,9 @@ def draw_key(seed: bytes, shares: Mapping[str, bytes]) -> tuple[bytes, bytes]:
     return sha256(record), hmac.digest(seed, record, "sha256")
 
 
-def order(key: bytes, name: str, everyone: Sequence[str]) -> list[str]:
-    """Everyone with a share, in the order in which `name` meets them."""
-    left, found, words = sorted(everyone), list[str](), _words(key, name.encode())
+def order(key: bytes, name: str, everyone: Sequence[str]) -> Iterator[str]:
+    """Everyone with a share, who come sorted, in the order in which `name` meets them."""
+    left, words = list(everyone), _words(key, name.encode())
     for step in range(len(left)):
         bound = len(left) - step
         word = next(words)
@@ -993,8 +993,18 @@ def order(key: bytes, name: str, everyone: Sequence[str]) -> list[str]:
             word = next(words)
         chosen = step + word % bound
         left[step], left[chosen] = left[chosen], left[step]
-        found.append(left[step])
-    return found
+        yield left[step]
+
+
+def least_met(found: Iterable[str], met: Callable[[str], int], count: int) -> list[str]:
+    """The first `count` of those met least often, sorted; none is read beyond them where they were never met."""
+    read, never = list[str](), 0
+    for name in found:
+        read.append(name)
+        never += met(name) == 0
+        if never == count:
+            break
+    return sorted(sorted(read, key=met)[:count])
 
 
 def _words(key: bytes, name: bytes) -> Iterator[int]:
@@ -2332,13 +2342,21 @@ class Replay:
         digest, key = draw_key(seed, {name: model.share for name, model in task.models.items()})
         scored = [name for name in task.selected if judged[name]["verified_micro"] is not None]
         peers: dict[str, list[str]] = {name: [] for name in task.selected}
-        amounts, lines = {}, {}
+        everyone, amounts, lines = sorted(task.models), {}, {}
         for name in scored:
-            cluster = judged[name]["cluster"]
-            may = [n for n in scored if n != name and (cluster is None or judged[n]["cluster"] != cluster)]
-            drawn = [n for n in order(key, name, list(task.models)) if n in may]
-            met = {n: task.met[name, n] if terms.rule == "verified" else 0 for n in drawn}
-            peers[name] = sorted(sorted(drawn, key=met.__getitem__)[: terms.peers])
+
+            def may(other: str, name: str = name, cluster: Any = judged[name]["cluster"]) -> bool:
+                return (
+                    other != name
+                    and other in judged
+                    and judged[other]["verified_micro"] is not None
+                    and (cluster is None or judged[other]["cluster"] != cluster)
+                )
+
+            def met(other: str, name: str = name) -> int:
+                return task.met[name, other] if terms.rule == "verified" else 0
+
+            peers[name] = least_met(filter(may, order(key, name, everyone)), met, terms.peers)
             before = gross(terms, judged[name], [judged[n] for n in peers[name] or [name]])
             less, share = judged[name]["penalty_micro"], fee(terms, judged[name])
             lines[name] = {
