@@ -86,7 +86,7 @@ _NAMES = ("dry-1", "dry-2", "dry-3")
 _SHADOWS = 30
 
 #: Of the half-width of a guess, from which on the shadows' interval is said to tell hardly anything. That of few
-#: shadows is wide, since it holds at 90 % confidence.
+#: shadows is wide, since it holds with a confidence.
 _HARDLY = 1.0
 
 #: Numbers that the round's shadows see in training together, for which the recipe is cut: some seconds.
@@ -249,7 +249,10 @@ def prove(task: PreparedTask, say: Say = lambda text: None, *, accept_noise: boo
             seconds, scored = _play(
                 dry, scorer, start, _submissions(start, models, row.terms.contract, folder), folder
             )
-    evidence, half_width = None, _half_width(scored)
+    model = None
+    if scored.evidence:
+        model = EvidenceModel.from_record(cast("Mapping[str, Any]", scored.evidence["model"]))
+    evidence, half_width = None, None if model is None else model.degree.half_width / MICRO
     counts, trained_for = None, None
     if measured and trained is not None:
         from fedpeer.evidence.planning import trainings  # imports torch
@@ -264,7 +267,8 @@ def prove(task: PreparedTask, say: Say = lambda text: None, *, accept_noise: boo
         trained_for = of_first, trainings(later, tricked=share, later=True) if many else of_first
         evidence = of_first * a_model
     doubts = learnt.doubts + _scarce(task, measured)
-    doubts += _unknown(half_width, row.terms, shadows, cut is not recipe) + _untried(row.terms, trained)
+    doubts += _unknown(half_width, row.terms, shadows, cut is not recipe)
+    doubts += _lenient(model, section.shadows) + _untried(row.terms, trained)
     return Proof(
         task=task,
         training_seconds=None if trained is None else trained.seconds,
@@ -277,14 +281,6 @@ def prove(task: PreparedTask, say: Say = lambda text: None, *, accept_noise: boo
     )
 
 
-def _half_width(scored: Scored) -> float | None:
-    """Of the interval that degrees are known to by the dry round's shadows."""
-    if not scored.evidence:
-        return None
-    model = EvidenceModel.from_record(cast("Mapping[str, Any]", scored.evidence["model"]))
-    return model.degree.half_width / MICRO
-
-
 def _unknown(half_width: float | None, terms: Terms, shadows: int, cut: bool) -> tuple[str, ...]:
     """Where models hardly show their degrees: a guess in the middle of all degrees would be about as near."""
     guess = 0.9 * float(1 - min(terms.reference)) / 2
@@ -295,6 +291,26 @@ def _unknown(half_width: float | None, terms: Terms, shadows: int, cut: bool) ->
         f"models hardly show what they were trained on: with {shadows} shadows{shorter} a degree is known to "
         f"+-{half_width:.2f}, and a guess in the middle to +-{guess:.2f}. Where strata do not change what is learnt, a "
         "task cannot be verified. Ask for more shadows, more samples or other strata.",
+    )
+
+
+def _lenient(model: EvidenceModel | None, shadows: int) -> tuple[str, ...]:
+    """Where the limit that honest models pass at the stated rate lets the flawed shadows pass, too: there are so few.
+
+    Args:
+        model: of the dry round; it has as many shadows as the task where that has at most `_SHADOWS`.
+    """
+    # What nothing is paid at is the flawed ones' median, but where that is no lower than the limit of the sound ones.
+    if (
+        model is None
+        or shadows > _SHADOWS
+        or model.thresholds.quality_none < model.thresholds.quality_full - 1
+    ):
+        return ()
+    return (
+        f"so few shadows hardly tell samples: of models that were trained on a handful over and over, or on wrong "
+        f"targets, half or more would be paid with {shadows}. Honest participants lose nothing by it. Ask for more "
+        "shadows.",
     )
 
 

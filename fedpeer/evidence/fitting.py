@@ -52,8 +52,8 @@ from mechanism.settlement import MICRO
 #: Nominal rate of misses of the prediction interval.
 ALPHA = 0.1
 
-#: Confidence that an interval misses no more: the lowest of those that tables of tolerance intervals have (0.5, 0.75,
-#: 0.9, 0.95) with which no start covered less than 0.78, over seven tasks, fresh and half-trained, two starts each.
+#: Confidence that an interval misses no more: of those that tables of tolerance intervals have (0.5, 0.75, 0.9) the
+#: lowest with which hardly a start covers less than 0.78, over seven tasks, fresh and half-trained (docs/evidence.md).
 CONFIDENCE = 0.75
 
 #: Fewest sound shadows: of fewer, each half of D_c has too few to be told apart.

@@ -87,6 +87,13 @@ def test_a_task_that_can_be_scored_is_proved_and_says_how_long_its_evidence_take
     assert progress[-1] == "training shadow models: 40 of 40"
 
 
+def test_shadows_that_are_too_few_to_tell_samples_are_said_to_be() -> None:
+    few = prove(prepare_task(task(evidence={"shadows": 12}), 0.0)).doubts
+    assert any(
+        "half or more would be paid with 12. Honest participants lose nothing" in doubt for doubt in few
+    )
+
+
 def test_a_long_recipe_is_proved_by_a_shorter_round(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dry_round, "_NUMBERS", 1e5)
     config = task(recipe={"samples": 60, "epochs": 3})
