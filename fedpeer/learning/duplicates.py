@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fedpeer.learning.errors import DataError
 from fedpeer.learning.samples import Samples
 from mechanism.sample_tree import sample_digests
 
@@ -46,7 +47,13 @@ def duplicates(samples: Samples) -> Duplicates:
 
 
 def numbers(sets: Sequence[Samples]) -> npt.NDArray[np.float64]:
-    """The numbers of the inputs of all of them, shape (n, d)."""
+    """The numbers of the inputs of all of them, shape (n, d). Raises DataError where they are of different layouts."""
+    layouts = [{name: array.shape[1:] for name, array in each.arrays.items()} for each in sets]
+    for other in layouts[1:]:
+        if other != layouts[0]:
+            raise DataError(
+                f"samples with the inputs {layouts[0]} are compared with others, {other}; expected the same"
+            )
     parts = [
         np.concatenate(
             [np.asarray(each.arrays[name], dtype=np.float64).reshape(len(each), -1) for each in sets]
