@@ -155,7 +155,7 @@ def arena(
         measure_honest(task or (), seeds, shadows, allow, workers, json_output, out)
         return
     if audits:
-        measure_audits(task or (), seeds, shadows, rounds, workers, json_output, out)
+        measure_audits(task or (), seeds, shadows, attackers, rounds, workers, json_output, out)
         return
     if made:
         measure_made(task or (), seeds, workers, json_output, out)

@@ -423,6 +423,7 @@ def _compared(
     """How the opened samples stand beside the auditor's own, in words, and whether they are unlike these."""
     import numpy as np
 
+    from fedpeer.learning.errors import DataError
     from fedpeer.learning.provenance import compare, permutations
     from fedpeer.learning.samples import Samples
     from participant.adapters.counting import codes
@@ -443,7 +444,10 @@ def _compared(
     except ParticipantError as error:
         raise CommandError(f"the auditor's own samples cannot be read: {error}") from None
     generator = np.random.default_rng(secrets.randbits(128))
-    found = compare(opened.samples, opened.codes, own, of, generator, others, permutations(rate))
+    try:
+        found = compare(opened.samples, opened.codes, own, of, generator, others, permutations(rate))
+    except DataError as error:
+        raise CommandError(f"the opened samples cannot be compared: {error}") from None
     if not found.samples:
         return (
             "NOT COMPARED: no stratum of theirs has two samples in the reference, or no number varies",
@@ -453,7 +457,7 @@ def _compared(
     verdict = f"UNLIKE the reference, as {rate} of honest ones are" if unlike else "like the reference"
     left = len(opened.samples) - found.samples
     without = f"; {left} not compared, whose strata the reference lacks" if left else ""
-    return f"{verdict}: p = {found.p:.4f}, most by {found.by}{without}", unlike
+    return f"{verdict}: p = {float(found.p):.4f}, most by {found.by}{without}", unlike
 
 
 def _findings(order: AuditOrder, opened: _Opened | None, degree: Any) -> dict[str, Any]:

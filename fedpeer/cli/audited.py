@@ -24,6 +24,7 @@ def measure_audits(
     tasks: Sequence[str],
     seeds: int,
     shadows: int,
+    attackers: int,
     rounds: int,
     workers: int | None,
     json_output: bool,
@@ -40,7 +41,10 @@ def measure_audits(
                 f"--task {name}: no such task of --audits; expected one of {', '.join(AUDITED_TASKS)}"
             )
     settings = [
-        AuditedSetting(name, rounds=rounds, shadows=shadows) for name in dict.fromkeys(tasks or AUDITED_TASKS)
+        AuditedSetting(
+            name, attackers=min(attackers, AuditedSetting.participants), rounds=rounds, shadows=shadows
+        )
+        for name in dict.fromkeys(tasks or AUDITED_TASKS)
     ]
     cells = [cell for setting in settings for cell in audited_cells(setting, range(seeds))]
     with TemporaryDirectory() as scratch, writable(out or Path(scratch)):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from fedpeer.learning.errors import DataError
 from fedpeer.learning.samples import Samples
 from mechanism.sample_tree import sample_digests
 
@@ -37,16 +38,18 @@ def duplicates(samples: Samples) -> Duplicates:
     digests = sample_digests(samples.inputs, samples.targets)
     first = {digest: row for row, digest in reversed(list(enumerate(digests)))}
     rows = np.array(sorted(first.values()), dtype=np.int64)
-    x = standardised(numbers([samples]))[rows]
-    pairs = _near(x)
-    counted = np.ones(len(rows), dtype=np.bool_)
-    for earlier, later in sorted(pairs):
-        counted[later] &= not counted[earlier]
-    return Duplicates(len(samples), int(counted.sum()), len({row for pair in pairs for row in pair}))
+    near, counted = _near(standardised(numbers([samples]))[rows])
+    return Duplicates(len(samples), int(counted.sum()), int(near.sum()))
 
 
 def numbers(sets: Sequence[Samples]) -> npt.NDArray[np.float64]:
-    """The numbers of the inputs of all of them, shape (n, d)."""
+    """The numbers of the inputs of all of them, shape (n, d). Raises DataError where they are of different layouts."""
+    layouts = [{name: array.shape[1:] for name, array in each.arrays.items()} for each in sets]
+    for other in layouts[1:]:
+        if other != layouts[0]:
+            raise DataError(
+                f"samples with the inputs {layouts[0]} are compared with others, {other}; expected the same"
+            )
     parts = [
         np.concatenate(
             [np.asarray(each.arrays[name], dtype=np.float64).reshape(len(each), -1) for each in sets]
@@ -63,17 +66,22 @@ def standardised(x: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return np.asarray((x - x.mean(axis=0))[:, spread > 0] / spread[spread > 0])
 
 
-def _near(x: npt.NDArray[np.float64]) -> list[tuple[int, int]]:
-    """Pairs of rows, the earlier one first."""
+def _near(x: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Of each row whether it is near another, and whether it is near none before it that counts."""
     count = len(x)
+    near, counted = np.zeros(count, dtype=np.bool_), np.ones(count, dtype=np.bool_)
     if count < 3 or not x.shape[1]:
-        return []
+        return near, counted
     pairs = np.random.default_rng(0).integers(0, count, size=(2, _PAIRS))
     pairs = pairs[:, pairs[0] != pairs[1]]
     limit = (NEAR * float(np.median(np.linalg.norm(x[pairs[0]] - x[pairs[1]], axis=1)))) ** 2
-    squares, found = np.square(x).sum(axis=1), []
+    squares = np.square(x).sum(axis=1)
     for at in range(0, count, _ROWS):
         rows = slice(at, min(at + _ROWS, count))
         distances = squares[rows, None] + squares - 2 * x[rows] @ x.T
-        found += [(int(i) + at, int(j)) for i, j in np.argwhere(distances < limit) if i + at < j]
-    return found
+        distances[np.arange(rows.stop - at), np.arange(at, rows.stop)] = np.inf
+        below = distances < limit
+        near[rows] = below.any(axis=1)
+        for row, others in enumerate(below, at):
+            counted[row] = not (others[:row] & counted[:row]).any()
+    return near, counted

@@ -75,7 +75,7 @@ class Compared:
             where no number of theirs varies.
     """
 
-    p: float
+    p: Fraction
     by: str
     samples: int
 
@@ -100,7 +100,7 @@ def compare(
     common = np.flatnonzero(np.bincount(reference_codes) > 1)
     mine = np.flatnonzero(np.isin(codes, common))
     if not len(mine):
-        return Compared(1.0, "", 0)
+        return Compared(Fraction(1), "", 0)
     theirs = np.concatenate(
         [
             generator.permutation(np.flatnonzero(reference_codes == stratum))[: max(_ENOUGH, _TIMES * count)]
@@ -110,7 +110,7 @@ def compare(
     sets = [opened.select(mine), reference.select(theirs), *([] if known is None else [known])]
     x, count = standardised(numbers(sets)), len(mine) + len(theirs)
     if not x.shape[1]:
-        return Compared(1.0, "", 0)
+        return Compared(Fraction(1), "", 0)
     # In an order of chance: of neighbours that are as far the first counts.
     order = generator.permutation(count)
     x, given, of = x[order], x[count:], np.concatenate([codes[mine], reference_codes[theirs]])[order]
@@ -124,7 +124,8 @@ def compare(
         found["known"] = -(labels @ _log_distances(_nearest(x, given)))
     names, table = list(found), np.array([_p_values(each) for each in found.values()])
     least = table.min(axis=0)
-    return Compared(float((least <= least[0]).mean()), names[int(table[:, 0].argmin())], len(mine))
+    p = Fraction(int((least <= least[0]).sum()), draws + 1)
+    return Compared(p, names[int(table[:, 0].argmin())], len(mine))
 
 
 def _of_sets(x: _Floats, strata: list[npt.NDArray[np.int64]], labels: _Labels) -> Mapping[str, _Floats]:

@@ -186,7 +186,13 @@ def test_who_trains_on_other_samples_than_it_has_committed_to_is_paid_nothing(tm
                 in terms
             )
         stages = {r.participant_id: r.stage for r in coordinator.operator(lambda o: o.audits("task"))}
-        assert stages == {"ann": "released", "bob": "released", "cyd": "convicted", "eve": "convicted", "fay": "convicted"}
+        assert stages == {
+            "ann": "released",
+            "bob": "released",
+            "cyd": "convicted",
+            "eve": "convicted",
+            "fay": "convicted",
+        }
         report = verified(coordinator.folder)
         seen = {name: coordinator.operator(lambda o, name=name: o.reputation(name)) for name in NAMES}  # type: ignore[misc]
         own = members["eve"].reputation()

@@ -81,7 +81,7 @@ class AuditedSetting:
 
     dataset: str
     participants: int = 8
-    attackers: int = 2
+    attackers: int = 4
     honest: int = 16
     rounds: int = 2
     shadows: int = 100

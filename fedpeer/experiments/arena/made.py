@@ -188,7 +188,7 @@ def made_cells(tasks: Sequence[str], seeds: Sequence[int]) -> list[Cell]:
 
 
 def made_cell(parameters: Record, device: str) -> Record:
-    """{"opened": [{"degree", "making", "p", "by", "distinct", "near"}]}."""
+    """{"opened": [{"degree", "making", "found", "by", "distinct", "near"}]}."""
     task, seed = TASKS[parameters["task"]], int(parameters["seed"])
     parts, generator = task.parts(seed), np.random.default_rng([seed, 31])
     reference = reference_over(parts.validation_codes, parts.strata)
@@ -215,7 +215,7 @@ def made_cell(parameters: Record, device: str) -> Record:
             )
             alike = duplicates(samples)
             opened.append({
-                "degree": str(degree), "making": name, "p": found.p, "by": found.by,
+                "degree": str(degree), "making": name, "found": found.p <= RATE, "by": found.by,
                 "distinct": alike.distinct / len(samples), "near": alike.near / len(samples),
             })  # fmt: skip
     return {"opened": opened}
@@ -260,7 +260,7 @@ def run_made(
 
 
 def _figures(opened: Sequence[Record]) -> dict[str, Any]:
-    found = sum(x["p"] <= RATE for x in opened)
+    found = sum(x["found"] for x in opened)
     interval = stats.binomtest(found, len(opened)).proportion_ci(LEVEL, method="exact")
     return {
         "found": found,

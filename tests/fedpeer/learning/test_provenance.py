@@ -7,6 +7,7 @@ import pytest
 from scipy import stats
 
 from fedpeer.learning.duplicates import duplicates
+from fedpeer.learning.errors import DataError
 from fedpeer.learning.provenance import PERMUTATIONS, Compared, compare, permutations
 from fedpeer.learning.samples import Samples
 from fedpeer.learning.strata import Codes
@@ -81,14 +82,21 @@ def test_strata_that_the_reference_lacks_are_not_compared() -> None:
     told = compare(opened, codes, reference, np.array([0, 0, 1]), generator)
     assert told.samples == 5
     none = compare(opened.select(np.arange(5, 15)), codes[5:], reference, codes[:3], generator)
-    assert none == Compared(1.0, "", 0)
+    assert none == Compared(Fraction(1), "", 0)
 
 
 def test_texts_and_columns_that_never_vary_say_nothing() -> None:
     texts = {"text": np.array(["a", "b"] * 20), "one": np.ones(40)}
     opened = Samples(texts, np.zeros(40, dtype=np.int64))
     generator = np.random.default_rng(8)
-    assert compare(opened, opened.targets, opened, opened.targets, generator) == Compared(1.0, "", 0)
+    assert compare(opened, opened.targets, opened, opened.targets, generator) == Compared(Fraction(1), "", 0)
+
+
+def test_samples_of_another_layout_are_refused() -> None:
+    one, other = Samples(np.ones((3, 2)), np.zeros(3)), Samples(np.ones((3, 4)), np.zeros(3))
+    codes = np.zeros(3, dtype=np.int64)
+    with pytest.raises(DataError, match="are compared with others"):
+        compare(one, codes, other, codes, np.random.default_rng(0))
 
 
 def test_samples_that_are_as_far_from_one_another_accuse_nobody() -> None:
