@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from coordinator.blobs import BlobStore
 from coordinator.config import EvidenceSection
 from coordinator.errors import TaskError
 from coordinator.scoring import RoundStart, make_scorer, new_salt
@@ -58,7 +57,7 @@ def pending(t: Transaction, row: TaskRow, round_: int, participant_id: str) -> A
     return found
 
 
-def order(t: Transaction, row: TaskRow, blobs: BlobStore, round_: int, participant_id: str) -> AuditOrder:
+def order(t: Transaction, row: TaskRow, round_: int, participant_id: str) -> AuditOrder:
     """What the auditor of a submission is given. Raises TaskError as `pending`."""
     awaited = pending(t, row, round_, participant_id)
     [claimed] = [r for r in t.market.receipts(row.id, participant_id) if r.kind == "claim"]
@@ -71,9 +70,7 @@ def order(t: Transaction, row: TaskRow, blobs: BlobStore, round_: int, participa
         ClaimOpening.from_record(_opened(t, row, entry.id)),
         round_,
         awaited.number,
-        blobs.path(start),
         start,
-        blobs.path(sent),
         sent,
     )
 
@@ -101,14 +98,14 @@ class Ground:
     submitted_micro: int
 
 
-def ground(t: Transaction, row: TaskRow, blobs: BlobStore, brought: Brought) -> Ground:
+def ground(t: Transaction, row: TaskRow, brought: Brought) -> Ground:
     """Of an audit that is awaited.
 
     Raises:
         TaskError: it is not, another than its auditor has signed, or it is about other terms or another start.
     """
     said = brought.statement
-    ordered = order(t, row, blobs, said.round, said.participant_id)
+    ordered = order(t, row, said.round, said.participant_id)
     wanted = (row.id, row.terms.digest, ordered.number, ordered.start_sha256)
     if (said.task_id, said.terms_digest, said.number, said.start_sha256) != wanted:
         raise TaskError(

@@ -81,12 +81,10 @@ class Verdict:
     figures: Mapping[str, str] = field(default_factory=dict)
 
     def record(self) -> dict[str, Json]:
-        return {
-            "screen": self.screen,
-            "passed": self.passed,
-            "explanation": self.explanation,
-            "figures": dict(self.figures),
-        }
+        return {**vars(self), "figures": dict(self.figures)}
+
+    def __str__(self) -> str:
+        return f"{self.screen} {'passed' if self.passed else 'FAILED'}: {self.explanation}"
 
 
 @dataclass(frozen=True)

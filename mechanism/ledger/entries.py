@@ -742,17 +742,9 @@ def payout_return_id(number: int, participant_id: str) -> str:
 def assessment_record(assessment: Assessment) -> dict[str, Json]:
     """The canonical record of an assessment."""
     return {
-        "participant_id": assessment.participant_id,
+        **vars(assessment),
         "model_sha256": assessment.model_sha256.hex(),
         "claimed_degree": str(assessment.claimed_degree),
-        "verified_micro": assessment.verified_micro,
-        "lower_micro": assessment.lower_micro,
-        "upper_micro": assessment.upper_micro,
-        "multiplier_ppm": assessment.multiplier_ppm,
-        "refuted": assessment.refuted,
-        "cluster": assessment.cluster,
-        "holders_micro": assessment.holders_micro,
-        "distinct_micro": assessment.distinct_micro,
         "scores": dict(assessment.scores),
         "verdicts": [item.record() for item in assessment.verdicts],
     }
