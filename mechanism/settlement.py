@@ -178,6 +178,10 @@ class Outcome:
         return self.verified_micro is not None
 
 
+#: The amounts of a payment that its entry has in any case, by their names.
+AMOUNTS = ("gross_micro", "penalty_micro", "fee_micro", "paid_micro", "withheld_micro", "stake_lost_micro")
+
+
 @dataclass(frozen=True)
 class Payment(Readable):
     """One participant's line of a settlement; all amounts in micro-credits.

@@ -34,6 +34,7 @@ from mechanism.peers import Draw, Meetings
 from mechanism.price import credits_text
 from mechanism.readable import Readable, Table
 from mechanism.settlement import (
+    AMOUNTS,
     MICRO,
     Assessment,
     Outcome,
@@ -66,16 +67,15 @@ NEARER = Decimal("0.01")
 #: Rules that score a participant against peers.
 _PAIRED = ("verified", "paper")
 
-#: What is measured of a submission, and the amounts of a payment; in records and entries by these names.
-_MEASURED = [
+#: What is measured of a submission, in records by these names.
+_MEASURED = (
     "verified_micro",
     "lower_micro",
     "upper_micro",
     "multiplier_ppm",
     "holders_micro",
     "distinct_micro",
-]
-_AMOUNTS = ["gross_micro", "penalty_micro", "fee_micro", "paid_micro", "withheld_micro", "stake_lost_micro"]
+)
 
 #: f0(x) in words, by the payment function's name.
 _FUNCTIONS = {
@@ -248,7 +248,7 @@ class Why(Readable):
             "candidates": self.candidates,
             "formula": self.formula,
             "waterfall": [{"step": step, "left_micro": micro} for step, micro in self.waterfall],
-            **{name: getattr(payment, name) for name in _AMOUNTS},
+            **{name: getattr(payment, name) for name in AMOUNTS},
             "remainder_micro": self.remainder_micro,
             "expected_micro": self.expected_micro,
             "nearer_micro": self.nearer_micro,
@@ -601,7 +601,7 @@ def _payment(entry: Entry) -> Payment:
     Raises:
         KeyError, TypeError: it is not one.
     """
-    amounts = {name: int(str(entry.body[name])) for name in _AMOUNTS}
+    amounts = {name: int(str(entry.body[name])) for name in AMOUNTS}
     audited, held = entry.body.get("audited"), int(str(entry.body.get("held_micro", 0)))
     return Payment(
         participant_id=str(entry.body["participant_id"]),
