@@ -44,6 +44,49 @@ from collections.abc import Sequence
 
 from fedpeer.protocol.errors import Code, Refusal
 
+__all__ = [
+    "CertificateExpiredError",
+    "ConfigurationError",
+    "ConflictError",
+    "CoordinatorFaultError",
+    "CountsChangedError",
+    "DeclinedError",
+    "DiskFullError",
+    "DrawShareError",
+    "EffortError",
+    "ForeignKeyError",
+    "ForeignKeyWarning",
+    "IdentityBarredError",
+    "InvalidSubmissionError",
+    "JournalError",
+    "LimitError",
+    "LostConnectionError",
+    "ModelRejectedError",
+    "NotEnrolledError",
+    "NotFoundError",
+    "NotSelectedError",
+    "ParticipantError",
+    "PrivacyLimitError",
+    "RefusedError",
+    "ServerNameError",
+    "SessionTakenOverError",
+    "SharesLostError",
+    "StateError",
+    "SubmittedError",
+    "TLSError",
+    "TaskEndedError",
+    "TaskError",
+    "TaskFullError",
+    "TrainingError",
+    "TransportError",
+    "UnreachableError",
+    "WeightsError",
+    "WrongNameError",
+    "WrongRoundError",
+    "WrongStateError",
+    "refused",
+]
+
 
 class ParticipantError(Exception):
     """Base of everything that this package raises for a reason outside its own code."""
@@ -271,13 +314,3 @@ def refused(refusal: Refusal) -> RefusedError:
 def _with_reasons(message: str, reasons: Sequence[str]) -> str:
     missing = [reason for reason in reasons if reason not in message]
     return message + (" " + "; ".join(missing) + "." if missing else "")
-
-
-__all__ = [
-    "refused",
-    *(
-        name
-        for name, kind in vars().items()
-        if isinstance(kind, type) and issubclass(kind, (ParticipantError, ForeignKeyWarning))
-    ),
-]
