@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from coordinator.blobs import BlobStore
 from coordinator.config import EvidenceSection
 from coordinator.errors import TaskError
 from coordinator.scoring import RoundStart, make_scorer, new_salt
@@ -58,17 +57,22 @@ def pending(t: Transaction, row: TaskRow, round_: int, participant_id: str) -> A
     return found
 
 
-def order(t: Transaction, row: TaskRow, blobs: BlobStore, round_: int, participant_id: str) -> AuditOrder:
+def order(t: Transaction, row: TaskRow, round_: int, participant_id: str) -> AuditOrder:
     """What the auditor of a submission is given. Raises TaskError as `pending`."""
     awaited = pending(t, row, round_, participant_id)
     [claimed] = [r for r in t.market.receipts(row.id, participant_id) if r.kind == "claim"]
     entry = t.entry(claimed.ledger_index)
     start = next(r.start_model for r in t.market.rounds(row.id) if r.round == round_)
     [sent] = [m.model_sha256 for m in t.market.models(row.id, round_) if m.participant_id == participant_id]
-    statement = ClaimStatement.from_record(entry.body["statement"])
-    opening = ClaimOpening.from_record(_opened(t, row, entry.id))
-    files = blobs.path(start), start, blobs.path(sent), sent
-    return AuditOrder(row.terms, statement, opening, round_, awaited.number, *files)
+    return AuditOrder(
+        row.terms,
+        ClaimStatement.from_record(entry.body["statement"]),
+        ClaimOpening.from_record(_opened(t, row, entry.id)),
+        round_,
+        awaited.number,
+        start,
+        sent,
+    )
 
 
 def _opened(t: Transaction, row: TaskRow, entry_id: str) -> Any:
@@ -94,14 +98,14 @@ class Ground:
     submitted_micro: int
 
 
-def ground(t: Transaction, row: TaskRow, blobs: BlobStore, brought: Brought) -> Ground:
+def ground(t: Transaction, row: TaskRow, brought: Brought) -> Ground:
     """Of an audit that is awaited.
 
     Raises:
         TaskError: it is not, another than its auditor has signed, or it is about other terms or another start.
     """
     said = brought.statement
-    ordered = order(t, row, blobs, said.round, said.participant_id)
+    ordered = order(t, row, said.round, said.participant_id)
     wanted = (row.id, row.terms.digest, ordered.number, ordered.start_sha256)
     if (said.task_id, said.terms_digest, said.number, said.start_sha256) != wanted:
         raise TaskError(

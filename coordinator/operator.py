@@ -414,11 +414,9 @@ class Operator:
             AuditFolderError: the folder is there, or cannot be written.
         """
         blobs = self._blobs()
-        ordered = self._transact.look(
-            lambda t: audits.order(t, _task(t, task_id), blobs, round_, participant_id)
-        )
-        _kept(lambda: blobs.fetch(ordered.start_sha256))
-        ordered.write(folder)
+        ordered = self._transact.look(lambda t: audits.order(t, _task(t, task_id), round_, participant_id))
+        start = _kept(lambda: blobs.fetch(ordered.start_sha256))
+        ordered.write(folder, start, blobs.path(ordered.submitted_sha256))
         return ordered
 
     def order_task_audit(self, task_id: str, folder: Path) -> TaskOrder:
@@ -462,7 +460,7 @@ class Operator:
 
         def look(t: Transaction) -> tuple[TaskRow, audits.Ground, list[RoundRow], dict[int, list[ModelRow]]]:
             row = _task(t, said.task_id)
-            ground = audits.ground(t, row, blobs, brought)
+            ground = audits.ground(t, row, brought)
             rounds = [r for r in t.market.rounds(row.id) if r.round <= said.round]
             return row, ground, rounds, merged_before(t, row, said.round)
 

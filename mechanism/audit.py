@@ -46,7 +46,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from mechanism.errors import FieldError
 from mechanism.ranges import whole
-from mechanism.records import check_decimal
+from mechanism.records import check_share
 
 _LABEL = b"fedpeer audit draw v1"
 _WORDS = 2**64
@@ -95,9 +95,7 @@ class Audit:
             raise FieldError("audit.probability", self.probability, "a number above 0, at most 1")
         if not 0 < self.rate < 1:
             raise FieldError("audit.rate", self.rate, "a number between 0 and 1")
-        check_decimal("audit.held_back", self.held_back)
-        if not 0 <= self.held_back < 1:
-            raise FieldError("audit.held_back", self.held_back, "a decimal of at least 0, below 1")
+        check_share("audit.held_back", self.held_back)
         whole("audit.seconds", self.seconds, 1)
         whole("audit.appeal_seconds", self.appeal_seconds, 0)
         if self.unaudited not in UNAUDITED:

@@ -14,7 +14,7 @@ Source: Pang et al. 2025, section 3 (heterogeneous effort) and the appendix on h
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, Self, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -97,8 +97,30 @@ class ExponentialEffort:
         return ExponentialEffort(self.start[index], np.asarray(self.rate)[index])
 
 
+class _ForEveryone:
+    """One curve for everyone, without an inverse of its own."""
+
+    @property
+    def start(self) -> Array:
+        return self.degree(0.0)
+
+    @property
+    def floor(self) -> Array:
+        return self.degree(1.0)
+
+    def degree(self, effort: npt.ArrayLike) -> Array:
+        raise NotImplementedError
+
+    def effort(self, degree: npt.ArrayLike) -> Array:
+        return _least_effort(self, degree)
+
+    def take(self, index: Index) -> Self:
+        del index
+        return self
+
+
 @dataclass(frozen=True)
-class TabulatedEffort:
+class TabulatedEffort(_ForEveryone):
     """delta(e), linear between the points (efforts[i], degrees[i]).
 
     Attributes:
@@ -120,27 +142,12 @@ class TabulatedEffort:
         object.__setattr__(self, "efforts", tuple(efforts.tolist()))
         object.__setattr__(self, "degrees", tuple(degrees.tolist()))
 
-    @property
-    def start(self) -> Array:
-        return np.asarray(self.degrees[0])
-
-    @property
-    def floor(self) -> Array:
-        return np.asarray(self.degrees[-1])
-
     def degree(self, effort: npt.ArrayLike) -> Array:
         return np.asarray(np.interp(_efforts(effort), self.efforts, self.degrees))
 
-    def effort(self, degree: npt.ArrayLike) -> Array:
-        return _least_effort(self, degree)
-
-    def take(self, index: Index) -> "TabulatedEffort":
-        del index  # one curve for everyone
-        return self
-
 
 @dataclass(frozen=True)
-class CallableEffort:
+class CallableEffort(_ForEveryone):
     """A user's own curve: a continuous, non-increasing function of one effort in [0, 1].
 
     It is checked at `CHECK_POINTS` points; continuity cannot be checked and is the user's word.
@@ -154,24 +161,9 @@ class CallableEffort:
         all_within("effort curve", degrees, (degrees >= 0) & (degrees <= 1), "degrees in [0, 1]")
         _non_increasing("effort curve", efforts, degrees)
 
-    @property
-    def start(self) -> Array:
-        return np.asarray(self._one(0.0))
-
-    @property
-    def floor(self) -> Array:
-        return np.asarray(self._one(1.0))
-
     def degree(self, effort: npt.ArrayLike) -> Array:
         efforts = _efforts(effort)
         return np.array([self._one(e) for e in efforts.ravel()], dtype=np.float64).reshape(efforts.shape)
-
-    def effort(self, degree: npt.ArrayLike) -> Array:
-        return _least_effort(self, degree)
-
-    def take(self, index: Index) -> "CallableEffort":
-        del index  # one curve for everyone
-        return self
 
     def _one(self, effort: float) -> float:
         return float(self.function(float(effort)))

@@ -136,10 +136,6 @@ def _contraction(
 ) -> tuple[float, float, float, StepSums]:
     """L, G, mu, and the sums over the steps, which bring strongly convex runs closer."""
     L, g, mu = positives(smoothness=smoothness, gradient_bound=gradient_bound, mu=mu)
-    return L, g, mu, step_sums(_steps(step_sizes), L, mu)
-
-
-def _steps(step_sizes: Sequence[float]) -> Sequence[float]:
     if not len(step_sizes):
         raise FieldError("step_sizes", [], "at least one local step")
-    return step_sizes
+    return L, g, mu, step_sums(step_sizes, L, mu)

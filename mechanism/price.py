@@ -17,7 +17,7 @@ from typing import ClassVar
 from mechanism.canonical import MAX_INTEGER
 from mechanism.errors import FieldError
 from mechanism.ranges import whole
-from mechanism.records import Recorded, check_decimal
+from mechanism.records import Recorded, check_positive
 
 #: Micro-credits of a credit.
 _MICRO = 1_000_000
@@ -60,9 +60,7 @@ class Price(Recorded):
     minor_unit: int
 
     def __post_init__(self) -> None:
-        check_decimal("price.amount", self.amount)
-        if self.amount <= 0:
-            raise FieldError("price.amount", self.amount, "a decimal above 0")
+        check_positive("price.amount", self.amount)
         if not isinstance(self.currency, str) or not _CURRENCY.fullmatch(self.currency):
             raise FieldError(
                 "price.currency", self.currency, "a code of ISO 4217: three capital letters, such as EUR"

@@ -68,6 +68,12 @@ def integers(field: str, values: Any) -> None:
         integer(f"{field}[{i}]", value)
 
 
+def sha256(field: str, value: bytes) -> None:
+    """Refuses what is no digest of SHA-256."""
+    if len(value) != 32:
+        raise FieldError(field, value.hex(), "32 bytes of SHA-256")
+
+
 def degree(field: str, value: float) -> float:
     """A degree in [0, 1]."""
     if not 0 <= value <= 1:

@@ -109,6 +109,27 @@ def check_decimal(field: str, value: Decimal) -> None:
         raise FieldError(field, value, f"at most {MAX_DECIMAL_DIGITS} digits before and after the point")
 
 
+def check_positive(field: str, value: Decimal) -> None:
+    """The same for one that is not above 0."""
+    check_decimal(field, value)
+    if value <= 0:
+        raise FieldError(field, value, "a decimal above 0")
+
+
+def check_not_negative(field: str, value: Decimal) -> None:
+    """The same for one below 0."""
+    check_decimal(field, value)
+    if value < 0:
+        raise FieldError(field, value, "a decimal of at least 0")
+
+
+def check_share(field: str, value: Decimal) -> None:
+    """The same for one that is not in [0, 1)."""
+    check_decimal(field, value)
+    if not 0 <= value < 1:
+        raise FieldError(field, value, "a decimal of at least 0 and below 1")
+
+
 class _Field(NamedTuple):
     name: str
     key: str

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mechanism.errors import FieldError
-from mechanism.records import check_decimal
+from mechanism.records import check_positive, check_share
 
 Array = npt.NDArray[np.float64]
 
@@ -57,7 +57,7 @@ class _Stepping:
     averaged: tuple[str, ...] = field(default=RUNNING_STATISTICS, metadata=_PATTERNS, kw_only=True)
 
     def __post_init__(self) -> None:
-        _above_zero("rate", self.rate)
+        check_positive("aggregation.rate", self.rate)
         for pattern in self.averaged:
             if not isinstance(pattern, str) or not 1 <= len(pattern) <= _MAX_PATTERN:
                 raise FieldError(
@@ -86,7 +86,7 @@ class FedAvgM(_Stepping):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _share("momentum", self.momentum)
+        check_share("aggregation.momentum", self.momentum)
 
     def first_state(self, count: int) -> list[Array]:
         return [np.zeros(count)]
@@ -114,9 +114,9 @@ class FedAdam(_Stepping):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _share("beta1", self.beta1)
-        _share("beta2", self.beta2)
-        _above_zero("tau", self.tau)
+        check_share("aggregation.beta1", self.beta1)
+        check_share("aggregation.beta2", self.beta2)
+        check_positive("aggregation.tau", self.tau)
 
     def first_state(self, count: int) -> list[Array]:
         return [np.zeros(count), np.full(count, float(self.tau) * float(self.tau))]
@@ -162,15 +162,3 @@ def aggregation_rule(name: str, parameters: Mapping[str, Any]) -> Aggregation:
             has = ", ".join(known) or "no parameters"
             raise FieldError(f"aggregation.{key}", parameters[key], f"no such key: {name} has {has}")
     return kinds[name](**parameters)
-
-
-def _above_zero(name: str, value: Decimal) -> None:
-    check_decimal(f"aggregation.{name}", value)
-    if value <= 0:
-        raise FieldError(f"aggregation.{name}", value, "a decimal above 0")
-
-
-def _share(name: str, value: Decimal) -> None:
-    check_decimal(f"aggregation.{name}", value)
-    if not 0 <= value < 1:
-        raise FieldError(f"aggregation.{name}", value, "a decimal in [0, 1)")

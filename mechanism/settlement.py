@@ -81,12 +81,10 @@ class Verdict:
     figures: Mapping[str, str] = field(default_factory=dict)
 
     def record(self) -> dict[str, Json]:
-        return {
-            "screen": self.screen,
-            "passed": self.passed,
-            "explanation": self.explanation,
-            "figures": dict(self.figures),
-        }
+        return {**vars(self), "figures": dict(self.figures)}
+
+    def __str__(self) -> str:
+        return f"{self.screen} {'passed' if self.passed else 'FAILED'}: {self.explanation}"
 
 
 @dataclass(frozen=True)
@@ -178,6 +176,10 @@ class Outcome:
     @property
     def scored(self) -> bool:
         return self.verified_micro is not None
+
+
+#: The amounts of a payment that its entry has in any case, by their names.
+AMOUNTS = ("gross_micro", "penalty_micro", "fee_micro", "paid_micro", "withheld_micro", "stake_lost_micro")
 
 
 @dataclass(frozen=True)

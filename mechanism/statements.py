@@ -25,7 +25,7 @@ from mechanism.audit import MAX_REMARK
 from mechanism.canonical import Json, canonical_digest
 from mechanism.errors import FieldError
 from mechanism.peers import DRAW_BYTES
-from mechanism.ranges import whole
+from mechanism.ranges import sha256, whole
 from mechanism.records import Recorded
 from mechanism.terms import identifier
 
@@ -78,11 +78,10 @@ class ClaimStatement(Recorded):
 
     def __post_init__(self) -> None:
         _header(self)
-        _committed("commitment", self.commitment)
-        _committed("counts_commitment", self.counts_commitment)
+        sha256("commitment", self.commitment)
+        sha256("counts_commitment", self.counts_commitment)
         _drawn("draw_head", self.draw_head)
-        if len(self.samples_root) not in (0, 32):
-            raise FieldError("samples_root", self.samples_root.hex(), "32 bytes, or none")
+        _perhaps("samples_root", self.samples_root)
 
 
 @dataclass(frozen=True)
@@ -105,8 +104,7 @@ class ClaimOpening(Recorded):
             raise FieldError("effort", self.effort, "a decimal in [0, 1]")
         if int(self.effort.as_tuple().exponent) < -EFFORT_PLACES:
             raise FieldError("effort", self.effort, f"at most {EFFORT_PLACES} decimal places")
-        if not 0 <= self.degree <= 1:
-            raise FieldError("degree", self.degree, "a rational in [0, 1]")
+        _degree(self.degree)
         check_salt(self.salt)
 
 
@@ -147,25 +145,21 @@ class AuditStatement(Recorded):
     def __post_init__(self) -> None:
         identifier("task_id", self.task_id)
         identifier("participant_id", self.participant_id)
-        for name, digest in (("terms", self.terms_digest), ("start_sha256", self.start_sha256)):
-            if len(digest) != 32:
-                raise FieldError(name, digest.hex(), "32 bytes of SHA-256")
-        for name in ("samples_root", "model_sha256"):
-            if len(getattr(self, name)) not in (0, 32):
-                raise FieldError(name, getattr(self, name).hex(), "32 bytes, or none")
+        sha256("terms", self.terms_digest)
+        sha256("start_sha256", self.start_sha256)
+        _perhaps("samples_root", self.samples_root)
+        _perhaps("model_sha256", self.model_sha256)
         whole("round", self.round, 1)
         whole("number", self.number, 1, 2)
         whole("samples", self.samples, 0)
         whole("distinct", self.distinct, 0, self.samples)
         whole("near", self.near, 0, self.samples)
-        if not 0 <= self.degree <= 1:
-            raise FieldError("degree", self.degree, "a rational in [0, 1]")
+        _degree(self.degree)
         if bool(self.samples) != bool(self.samples_root):
             raise FieldError("samples", self.samples, "some with a root, and none without")
         if self.model_sha256 and not self.samples:
             raise FieldError("model_sha256", self.model_sha256.hex(), "none where no samples were opened")
-        if len(self.remark) > MAX_REMARK or _CONTROL.search(self.remark):
-            raise FieldError("remark", self.remark[:60], f"at most {MAX_REMARK} characters, none of control")
+        _remark("remark", self.remark)
         if not self.accepted and not self.remark.strip():
             raise FieldError("remark", self.remark, "why the samples are not accepted")
 
@@ -215,9 +209,8 @@ class RemeasurementStatement(Recorded):
 
     def __post_init__(self) -> None:
         identifier("task_id", self.task_id)
-        for name, digest in (("terms", self.terms_digest), ("measured", self.measured)):
-            if len(digest) != 32:
-                raise FieldError(name, digest.hex(), "32 bytes of SHA-256")
+        sha256("terms", self.terms_digest)
+        sha256("measured", self.measured)
         whole("number", self.number, 1)
         whole("rounds", self.rounds, 1)
         whole("submissions", self.submissions, 0)
@@ -229,10 +222,8 @@ class RemeasurementStatement(Recorded):
         whole("turned", self.turned, 0, self.submissions)
         if self.identical == self.rounds and (self.largest_micro or self.turned):
             raise FieldError("identical", self.identical, "fewer rounds, since something came out otherwise")
-        for name in ("computed_on", "remark"):
-            text = getattr(self, name)
-            if len(text) > MAX_REMARK or _CONTROL.search(text):
-                raise FieldError(name, text[:60], f"at most {MAX_REMARK} characters, none of control")
+        _remark("computed_on", self.computed_on)
+        _remark("remark", self.remark)
 
     @property
     def largest_micro(self) -> int:
@@ -288,11 +279,10 @@ class ModelStatement(Recorded):
         _header(self)
         if self.round < 1:
             raise FieldError("round", self.round, "a round of at least 1")
-        if len(self.model_sha256) != 32:
-            raise FieldError("model_sha256", self.model_sha256.hex(), "32 bytes of SHA-256")
+        sha256("model_sha256", self.model_sha256)
         if self.model_bytes < 1:
             raise FieldError("model_bytes", self.model_bytes, "at least 1")
-        _committed("commitment", self.commitment)
+        sha256("commitment", self.commitment)
         _drawn("draw_share", self.draw_share)
 
 
@@ -366,9 +356,19 @@ def check_salt(salt: bytes) -> bytes:
     return salt
 
 
-def _committed(name: str, value: bytes) -> None:
-    if len(value) != 32:
-        raise FieldError(name, value.hex(), "32 bytes of SHA-256")
+def _perhaps(name: str, value: bytes) -> None:
+    if len(value) not in (0, 32):
+        raise FieldError(name, value.hex(), "32 bytes, or none")
+
+
+def _degree(value: Fraction) -> None:
+    if not 0 <= value <= 1:
+        raise FieldError("degree", value, "a rational in [0, 1]")
+
+
+def _remark(name: str, text: str) -> None:
+    if len(text) > MAX_REMARK or _CONTROL.search(text):
+        raise FieldError(name, text[:60], f"at most {MAX_REMARK} characters, none of control")
 
 
 def _drawn(name: str, value: bytes) -> None:
@@ -380,7 +380,6 @@ def _header(statement: ClaimStatement | ModelStatement) -> None:
     identifier("submission_id", statement.submission_id)
     identifier("task_id", statement.task_id)
     identifier("participant_id", statement.participant_id)
-    if len(statement.terms_digest) != 32:
-        raise FieldError("terms", statement.terms_digest.hex(), "32 bytes of SHA-256")
+    sha256("terms", statement.terms_digest)
     if len(statement.nonce) != NONCE_BYTES:
         raise FieldError("nonce", statement.nonce.hex(), f"{NONCE_BYTES} bytes from the coordinator")

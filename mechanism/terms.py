@@ -19,11 +19,11 @@ from mechanism.errors import FieldError
 from mechanism.payment import PAYMENT_FUNCTIONS, ExactPaymentFunction
 from mechanism.price import Price
 from mechanism.privacy import Privacy
-from mechanism.ranges import whole
+from mechanism.ranges import sha256, whole
 from mechanism.readable import Readable
-from mechanism.records import Recorded, check_decimal
+from mechanism.records import Recorded, check_decimal, check_not_negative, check_positive, check_share
 from mechanism.server_step import AGGREGATIONS, Aggregation, FedAvg
-from mechanism.variation import AUGMENTATIONS, PRECISIONS, Allowed, check_share
+from mechanism.variation import AUGMENTATIONS, PRECISIONS, Allowed
 from mechanism.workload import (
     MAX_NAME,
     MAX_STRATA,
@@ -116,7 +116,7 @@ class ModelContract:
         names = [tensor.name for tensor in self.tensors]
         if not names or names != sorted(set(names)):
             raise FieldError("contract.tensors", names, "at least one tensor, in name order, each name once")
-        _positive("contract.max_norm", self.max_norm)
+        check_positive("contract.max_norm", self.max_norm)
         payload = sum(tensor.size_bytes for tensor in self.tensors)
         whole("contract.max_bytes", self.max_bytes, 0)
         if self.max_bytes < payload:
@@ -186,14 +186,12 @@ class Recipe:
             whole(f"recipe.{name}", getattr(self, name), 1)
         if self.optimizer not in ("adam", "sgd"):
             raise FieldError("recipe.optimizer", self.optimizer, '"adam" or "sgd"')
-        _positive("recipe.learning_rate", self.learning_rate)
+        check_positive("recipe.learning_rate", self.learning_rate)
         for name in ("proximal", "weight_decay"):
-            check_decimal(f"recipe.{name}", getattr(self, name))
-            if getattr(self, name) < 0:
-                raise FieldError(f"recipe.{name}", getattr(self, name), "a decimal of at least 0")
+            check_not_negative(f"recipe.{name}", getattr(self, name))
         for name in ("momentum", "beta2", "label_smoothing"):
             check_share(f"recipe.{name}", getattr(self, name))
-        _positive("recipe.epsilon", self.epsilon)
+        check_positive("recipe.epsilon", self.epsilon)
         for name in ("beta2", "epsilon"):
             if self.optimizer == "sgd" and getattr(self, name) != getattr(Recipe, name):
                 raise FieldError(
@@ -291,13 +289,9 @@ class Rule:
         if self.name not in RULE_NAMES:
             raise FieldError("rule.name", self.name, "one of " + ", ".join(RULE_NAMES))
         whole("rule.peers", self.peers, 1)
-        check_decimal("rule.claim_penalty", self.claim_penalty)
-        if self.claim_penalty < 0:
-            raise FieldError("rule.claim_penalty", self.claim_penalty, "a decimal of at least 0")
+        check_not_negative("rule.claim_penalty", self.claim_penalty)
         whole("rule.stake_micro", self.stake_micro, 0)
-        check_decimal("rule.fee", self.fee)
-        if self.fee < 0:
-            raise FieldError("rule.fee", self.fee, "a decimal of at least 0")
+        check_not_negative("rule.fee", self.fee)
         check_decimal("rule.whole_from", self.whole_from)
         check_whole_from(Fraction(self.whole_from))
 
@@ -366,10 +360,9 @@ class Terms(Recorded, Readable):
         if lcm(*(share.denominator for share in self.reference)) > MAX_DENOMINATOR:
             raise FieldError("reference", self.reference, "shares over a common denominator of at most 10^64")
         for name in ("Q", "phi", "upsilon"):
-            _positive(name, getattr(self, name))
+            check_positive(name, getattr(self, name))
         for name in ("seed_commitment", "validation_commitment", "initial_model"):
-            if len(getattr(self, name)) != 32:
-                raise FieldError(name, getattr(self, name).hex(), "32 bytes of SHA-256")
+            sha256(name, getattr(self, name))
         whole("budget_micro", self.budget_micro, 0)
         if self.audit is not None and self.rule.name != "verified":
             raise FieldError(
@@ -459,9 +452,3 @@ class Terms(Recorded, Readable):
 def _values(rule: object) -> str:
     """The numbers of a payment function or an aggregation."""
     return "".join(f", {name} {value:f}" for name, value in vars(rule).items() if isinstance(value, Decimal))
-
-
-def _positive(field: str, value: Decimal) -> None:
-    check_decimal(field, value)
-    if value <= 0:
-        raise FieldError(field, value, "a decimal above 0")

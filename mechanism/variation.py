@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from mechanism.errors import FieldError
 from mechanism.ranges import whole
-from mechanism.records import MAX_DECIMAL_DIGITS, check_decimal
+from mechanism.records import MAX_DECIMAL_DIGITS, check_decimal, check_not_negative, check_share
 
 if TYPE_CHECKING:
     from mechanism.terms import Recipe
@@ -73,9 +73,7 @@ class Allowed:
         check_share("allowed.learning_rate", self.learning_rate)
         check_share("allowed.label_smoothing", self.label_smoothing)
         for name in ("weight_decay", "proximal"):
-            check_decimal(f"allowed.{name}", getattr(self, name))
-            if getattr(self, name) < 0:
-                raise FieldError(f"allowed.{name}", getattr(self, name), "a decimal of at least 0")
+            check_not_negative(f"allowed.{name}", getattr(self, name))
         if list(self.precision) != sorted(set(self.precision) & set(PRECISIONS)):
             raise FieldError(
                 "allowed.precision",
@@ -101,13 +99,6 @@ class Allowed:
         if self.precision:
             said.append(f"precision {' or '.join(self.precision)}")
         return ", ".join(said)
-
-
-def check_share(name: str, value: Decimal) -> None:
-    """Raises FieldError for what is no decimal in [0, 1)."""
-    check_decimal(name, value)
-    if not 0 <= value < 1:
-        raise FieldError(name, value, "a decimal of at least 0 and below 1")
 
 
 @dataclass(frozen=True)

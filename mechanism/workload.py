@@ -19,6 +19,7 @@ from itertools import pairwise
 from typing import Any, ClassVar
 
 from mechanism.errors import FieldError
+from mechanism.ranges import sha256
 from mechanism.records import check_decimal
 
 #: "package.module:factory".
@@ -46,8 +47,7 @@ class SourceFile:
 
     def __post_init__(self) -> None:
         _name("files.name", self.name)
-        if len(self.sha256) != 32:
-            raise FieldError(f"files[{self.name}].sha256", self.sha256.hex(), "32 bytes of SHA-256")
+        sha256(f"files[{self.name}].sha256", self.sha256)
 
 
 @dataclass(frozen=True)

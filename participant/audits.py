@@ -11,6 +11,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from fedpeer.protocol.codec import decode
 from fedpeer.v1 import market_pb2
 from mechanism.price import credits_text
 from mechanism.readable import Readable
@@ -58,14 +59,8 @@ class AuditStanding(Readable):
 
     def record(self) -> dict[str, Any]:
         """As JSON."""
-        return {
-            "task": self.task_id,
-            "round": self.round,
-            "stage": self.stage,
-            "question_micro": self.question_micro,
-            "due": None if self.due is None else self.due.isoformat(),
-            "explanation": self.explanation,
-        }
+        record = {**vars(self), "due": None if self.due is None else self.due.isoformat()}
+        return {"task": record.pop("task_id"), **record}
 
 
 def samples_salt(key: ec.EllipticCurvePrivateKey, terms_digest: bytes, participant_id: str) -> bytes:
@@ -109,13 +104,11 @@ def appeal(task_id: str, round_: int, reason: str, market: MarketSteps) -> Steps
 
 def _standing(task_id: str, found: market_pb2.Audits) -> tuple[AuditStanding, ...]:
     return tuple(
-        AuditStanding(
-            task_id,
-            each.round,
-            each.stage,
-            each.question_micro,
-            datetime.fromtimestamp(each.due.ToSeconds(), UTC) if each.HasField("due") else None,
-            each.explanation,
+        decode(
+            AuditStanding,
+            each,
+            task_id=task_id,
+            due=each.due.ToDatetime(tzinfo=UTC) if each.HasField("due") else None,
         )
         for each in found.audits
     )

@@ -4,11 +4,11 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import structlog
 import typer
@@ -27,7 +27,7 @@ from participant.client import Client
 from participant.config import CONFIG_FILE, TEMPLATE, ParticipantConfig, read_config
 from participant.dispute import Dispute, noted_disputes, open_dispute, opening
 from participant.earnings import Earned, ask_owed
-from participant.effects import Effect, drive
+from participant.effects import Effect, Steps, drive
 from participant.effort import BestResponse
 from participant.endpoint import Endpoint, market_endpoint
 from participant.errors import ConfigurationError, DeclinedError, StateError, TransportError
@@ -38,6 +38,7 @@ from participant.records import read_declined, read_earnings, read_reports, read
 from participant.report import TaskReport, degree_text
 from participant.reputation import own_reputation
 from participant.service import Service
+from participant.steps import MarketSteps
 from participant.sync import Participant
 from participant.work import Activity
 
@@ -51,6 +52,8 @@ StateOption = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+
+T = TypeVar("T")
 
 #: How long `why` waits for a coordinator where the journal has an answer, too.
 _SHORT_PATIENCE = Backoff(patience=3, first_contact=3)
@@ -110,13 +113,12 @@ def enroll(
         token=token.strip(),
         authority=_authority(settings, config),
     )
-    if as_json:
-        _print_json({"id": credentials.participant_id, "expires": credentials.expires.isoformat()})
-    else:
-        typer.echo(
-            f"enrolled {credentials.participant_id}; the certificate is good until "
-            f"{credentials.expires:%Y-%m-%d} and renewed by `run` before that"
-        )
+    _say(
+        as_json,
+        {"id": credentials.participant_id, "expires": credentials.expires.isoformat()},
+        f"enrolled {credentials.participant_id}; the certificate is good until {credentials.expires:%Y-%m-%d} and "
+        "renewed by `run` before that",
+    )
 
 
 @app.command()
@@ -317,10 +319,7 @@ def why(
     from participant.why import why as explained
 
     participant_id, folder = _member(config, state)
-    journal = _open_journal(folder)
-    if journal is None:
-        raise _mistake(f"{participant_id} has taken part in no task yet")
-    try:
+    with _journal(folder, participant_id) as journal:
         with _mistaken():  # before anybody is called
             _, number = asked(task_id, round_, participant_id, journal)
         if ledger:
@@ -334,12 +333,12 @@ def why(
                 _endpoint(_settings(config)) if state is None else _endpoint_of(folder, market, journal)
             )
             kept_line = stored(task_id, number, participant_id, journal)
-            patience = None if kept_line is None else _SHORT_PATIENCE
             try:
-                with Client(endpoint, patience) as client:
-                    found = client.transport.run(
-                        explained(task_id, number, participant_id, client.steps, journal)
-                    )
+                found = _ask(
+                    endpoint,
+                    lambda steps: explained(task_id, number, participant_id, steps, journal),
+                    None if kept_line is None else _SHORT_PATIENCE,
+                )
             except TransportError as error:
                 if kept_line is None:
                     raise
@@ -348,14 +347,9 @@ def why(
                     "ledger: name a copy of it with --ledger, or ask again",
                     err=True,
                 )
-                _print_json(kept_line.record()) if as_json else typer.echo(printable(str(kept_line)))
+                _say(as_json, kept_line.record(), str(kept_line))
                 raise typer.Exit(1 if kept_line.earned.proof_error else 0) from None
-    finally:
-        journal.close()
-    if as_json:
-        _print_json(found.record())
-    else:
-        typer.echo(printable(str(found)))
+    _say(as_json, found.record(), str(found))
     if found.problems:
         raise typer.Exit(1)
 
@@ -376,22 +370,22 @@ def keys(
     from participant.keys import keys_of
 
     settings = _settings(config)
-    folder, journal = StateFolder(settings.state), _open_journal(settings.state)
-    try:
-        with Client(_endpoint(settings)) as client:
+    folder = StateFolder(settings.state)
+    with ExitStack() as resources:
+        journal = None
+        if folder.journal.exists():
+            journal = resources.enter_context(closing(Journal(folder.journal, writer=False)))
+        client = resources.enter_context(Client(_endpoint(settings)))
+        report = client.transport.run(keys_of(client.steps, journal, folder, settings.id))
+        known = {key.fingerprint: key.sha256 for key in report.keys}
+        if unknown := [name for name in own or () if name not in known]:
+            raise _mistake(
+                f"the log holds no key {', '.join(unknown)} for {settings.id}; it holds {', '.join(known)}"
+            )
+        for name in own or ():
+            folder.add_own_key(known[name])
+        if own:
             report = client.transport.run(keys_of(client.steps, journal, folder, settings.id))
-            if own:
-                known = {key.fingerprint: key.sha256 for key in report.keys}
-                if unknown := [name for name in own if name not in known]:
-                    raise _mistake(
-                        f"the log holds no key {', '.join(unknown)} for {settings.id}; it holds {', '.join(known)}"
-                    )
-                for name in own:
-                    folder.add_own_key(known[name])
-                report = client.transport.run(keys_of(client.steps, journal, folder, settings.id))
-    finally:
-        if journal is not None:
-            journal.close()
     if as_json:
         _print_json(report.record())
     else:
@@ -427,28 +421,19 @@ def dispute(
     Works while a service runs. Repeat it to see how the dispute stands.
     """
     settings = _settings(config)
-    journal = _open_journal(settings.state)
-    if journal is None:
-        raise _mistake(f"{settings.id} has taken part in no task yet")
-    with _mistaken():
-        opening(task_id, journal)
-    if not yes:
-        if as_json or not sys.stdin.isatty():
-            raise _mistake("nobody can be asked here; give --yes to open the counts")
-        typer.confirm(
-            f"The coordinator and the auditor will learn the counts of {settings.id} in {task_id}. Open them?",
-            abort=True,
-            err=True,
-        )
-    try:
-        with Client(_endpoint(settings)) as client:
-            found = client.transport.run(open_dispute(task_id, client.steps, journal))
-    finally:
-        journal.close()
-    if as_json:
-        _print_json({"id": settings.id, **found.record()})
-    else:
-        typer.echo(str(found))
+    with _journal(settings.state, settings.id) as journal:
+        with _mistaken():
+            opening(task_id, journal)
+        if not yes:
+            if as_json or not sys.stdin.isatty():
+                raise _mistake("nobody can be asked here; give --yes to open the counts")
+            typer.confirm(
+                f"The coordinator and the auditor will learn the counts of {settings.id} in {task_id}. Open them?",
+                abort=True,
+                err=True,
+            )
+        found = _ask(_endpoint(settings), lambda steps: open_dispute(task_id, steps, journal))
+    _say(as_json, {"id": settings.id, **found.record()}, str(found))
 
 
 @app.command()
@@ -468,8 +453,7 @@ def openings(
     from participant.openings import fetch_openings
 
     settings, path = _settings(config), out or Path(f"{task_id}.openings.jsonl")
-    with Client(_endpoint(settings)) as client:
-        found = client.transport.run(fetch_openings(task_id, settings.id, client.steps))
+    found = _ask(_endpoint(settings), lambda steps: fetch_openings(task_id, settings.id, steps))
     try:
         # It tells what the ledger keeps private.
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
@@ -477,11 +461,12 @@ def openings(
     except OSError as error:
         raise _mistake(f"{path} cannot be written ({error.strerror}); name another with --out") from None
     rounds = sum(name.endswith("/evidence") for name in found.by_id)
-    if as_json:
-        _print_json({"id": settings.id, "file": str(path), "openings": len(found.by_id), "evidence": rounds})
-        return
     later = "" if rounds else "; the rounds' evidence comes with them when the task has ended"
-    typer.echo(f"wrote {counted(len(found.by_id), 'opening')} to {path}{later}")
+    _say(
+        as_json,
+        {"id": settings.id, "file": str(path), "openings": len(found.by_id), "evidence": rounds},
+        f"wrote {counted(len(found.by_id), 'opening')} to {path}{later}",
+    )
 
 
 def audits(
@@ -495,13 +480,12 @@ def audits(
 ) -> None:
     """Show how the audits of your submissions stand. Works while a service runs."""
     settings = _settings(config)
-    with Client(_endpoint(settings)) as client:
-        if salt:
-            key = StateFolder(settings.state).credentials().key
-            made = client.transport.run(salt_for(task_id, client.steps, key, settings.id))
-            typer.echo(made.hex())
-            return
-        found = client.transport.run(audits_of(task_id, client.steps))
+    if salt:
+        key = StateFolder(settings.state).credentials().key
+        made = _ask(_endpoint(settings), lambda steps: salt_for(task_id, steps, key, settings.id))
+        typer.echo(made.hex())
+        return
+    found = _ask(_endpoint(settings), lambda steps: audits_of(task_id, steps))
     _show_audits(settings.id, found, as_json)
 
 
@@ -509,12 +493,8 @@ def audits(
 def reputation(config: ConfigOption = Path(CONFIG_FILE), as_json: JsonOption = False) -> None:
     """Show what the operator sees of your past across tasks, and why. No payment follows from it."""
     settings = _settings(config)
-    with Client(_endpoint(settings)) as client:
-        found = client.transport.run(own_reputation(settings.id, client.steps))
-    if as_json:
-        _print_json(found.record())
-    else:
-        typer.echo("\n".join(map(shown, found.lines())))
+    found = _ask(_endpoint(settings), lambda steps: own_reputation(settings.id, steps))
+    _say(as_json, found.record(), "\n".join(map(shown, found.lines())))
 
 
 @app.command()
@@ -527,16 +507,14 @@ def appeal(
 ) -> None:
     """Ask for a second audit after one that failed. Repeat it to see how it stands."""
     settings = _settings(config)
-    with Client(_endpoint(settings)) as client:
-        found = client.transport.run(ask_again(task_id, round_, reason, client.steps))
+    found = _ask(_endpoint(settings), lambda steps: ask_again(task_id, round_, reason, steps))
     _show_audits(settings.id, found, as_json)
 
 
 def _show_audits(name: str, found: Sequence[AuditStanding], as_json: bool) -> None:
-    if as_json:
-        _print_json({"id": name, "audits": [each.record() for each in found]})
-    elif found:
-        typer.echo("\n".join(str(each) for each in found))
+    if found or as_json:
+        record = {"id": name, "audits": [each.record() for each in found]}
+        _say(as_json, record, "\n".join(map(str, found)))
     else:
         typer.echo(f"No submission of {name} was drawn so far.", err=True)
 
@@ -564,10 +542,8 @@ def console(
     base, host = place
     key = StateFolder(folder).credentials().key
     link = f"{base}/sign-in/?token={sign_in_token(participant_id, key, host, time.time())}"
-    if as_json:
-        _print_json({"id": participant_id, "link": link, "seconds": LINK_SECONDS})
-    else:
-        typer.echo(f"{link}\nIt signs {participant_id} in once, within {LINK_SECONDS // 60} minutes.")
+    said = f"{link}\nIt signs {participant_id} in once, within {LINK_SECONDS // 60} minutes."
+    _say(as_json, {"id": participant_id, "link": link, "seconds": LINK_SECONDS}, said)
 
 
 def _owed(participant_id: str, folder: Path, config: Path, state: Path | None) -> Owed:
@@ -575,14 +551,9 @@ def _owed(participant_id: str, folder: Path, config: Path, state: Path | None) -
     if state is None:
         endpoint = _endpoint(_settings(config))
     else:
-        journal = _open_journal(folder)
-        if journal is None:
-            raise _mistake(f"{participant_id} has taken part in no task yet")
-        endpoint = _endpoint_of(folder, "", journal)
-        journal.close()
-    with Client(endpoint) as client:
-        owed: Owed = client.transport.run(ask_owed(client.steps, participant_id))
-    return owed
+        with _journal(folder, participant_id) as journal:
+            endpoint = _endpoint_of(folder, "", journal)
+    return _ask(endpoint, lambda steps: ask_owed(steps, participant_id))
 
 
 def _print_earnings(participant_id: str, earned: list[Earned]) -> None:
@@ -673,9 +644,21 @@ def _authority(settings: ParticipantConfig, path: Path) -> bytes | None:
     return pem
 
 
-def _open_journal(state: Path) -> Journal | None:
+@contextmanager
+def _journal(state: Path, participant_id: str) -> Iterator[Journal]:
+    """The journal of a state folder, to read from."""
     path = StateFolder(state).journal
-    return Journal(path, writer=False) if path.exists() else None
+    if not path.exists():
+        raise _mistake(f"{participant_id} has taken part in no task yet")
+    with closing(Journal(path, writer=False)) as journal:
+        yield journal
+
+
+def _ask(endpoint: Endpoint, steps: Callable[[MarketSteps], Steps[T]], patience: Backoff | None = None) -> T:
+    """What the coordinator answers, over a connection of its own."""
+    with Client(endpoint, patience) as client:
+        answer: T = client.transport.run(steps(client.steps))
+        return answer
 
 
 def _member(config: Path, state: Path | None) -> tuple[str, Path]:
@@ -732,6 +715,11 @@ def _configured(settings: ParticipantConfig, report: TaskReport) -> bool:
 
 def _print_json(value: Any) -> None:
     sys.stdout.write(json.dumps(value) + "\n")
+
+
+def _say(as_json: bool, record: Any, text: str) -> None:
+    """A result, as JSON or for people."""
+    _print_json(record) if as_json else typer.echo(printable(text))
 
 
 @contextmanager

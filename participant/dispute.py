@@ -15,6 +15,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+from fedpeer.protocol.codec import decode
 from fedpeer.v1 import market_pb2
 from mechanism.readable import Readable
 from mechanism.settlement import MICRO
@@ -100,12 +101,8 @@ def open_dispute(task_id: str, market: MarketSteps, journal: Journal) -> Steps[D
         NotFoundError: no round is settled yet.
     """
     found = yield from market.open_dispute(opening(task_id, journal))
-    dispute = Dispute(
-        task_id=task_id,
-        ledger_index=found.ledger_index,
-        rounds=tuple(DisputedRound(r.round, r.agreed, r.explanation, r.award_micro) for r in found.rounds),
-        paid=found.paid,
-    )
+    rounds = tuple(decode(DisputedRound, each) for each in found.rounds)
+    dispute = decode(Dispute, found, task_id=task_id, rounds=rounds)
     kept = [other for other in noted_disputes(journal.folder) if other.task_id != task_id]
     records = [other.record() for other in (*kept, dispute)]
     StateFolder(journal.folder).write(DISPUTES, json.dumps(records, indent=1).encode(), mode=0o600)

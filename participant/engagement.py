@@ -228,7 +228,12 @@ class Engagement:
         else:
             self.check_counts(counts)
             self._check_effort(effort, record)
-        return (yield from self._claimed_once(record))
+        receipt = yield from self._settled_once(record)
+        # Of other bytes: another process sent it, or this one in an earlier life, and it is not known what was said.
+        if receipt.digest != hashlib.sha256(_signed(record).statement).digest():
+            self.standing = yield from self.market.task(self.task_id)
+            self.check_shares()
+        return receipt
 
     def check_shares(self) -> None:
         """Raises SharesLostError where the claim that stands commits to other draw shares than this participant has:
@@ -253,17 +258,6 @@ class Engagement:
         for it."""
         if self.standing.barred and not has_claimed(self.journal, self.task_id):
             raise IdentityBarredError(Refusal(Code.IDENTITY_BARRED, self.standing.barred))
-
-    def _claimed_once(self, record: SubmissionRecord) -> Steps[Receipt]:
-        receipt = yield from self._settled_once(record)
-        if not self._sent_as(record, receipt):  # but by another process, or in an earlier life
-            self.standing = yield from self.market.task(self.task_id)
-            self.check_shares()
-        return receipt
-
-    def _sent_as(self, record: SubmissionRecord, receipt: Receipt) -> bool:
-        """Whether the receipt is of the claim that the journal has; what was said in a restored one is not known."""
-        return receipt.digest == hashlib.sha256(_signed(record).statement).digest()
 
     def check_counts(self, counts: Counts) -> None:
         """Raises CountsChangedError where `counts` are not those that were claimed."""

@@ -11,12 +11,12 @@ bytes under the same id again or fetches the receipt; it never claims or submits
 
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import sleep
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_type_hints
 
 from mechanism.privacy import Gaussians
 from participant.errors import ConfigurationError, DiskFullError, JournalError
@@ -54,6 +54,7 @@ BUSY_SECONDS = 10.0
 _PAUSES = (0.05, 0.2, 1.0)
 
 Kind = Literal["claim", "model", "failure"]
+Row = TypeVar("Row")
 
 
 @dataclass(frozen=True)
@@ -228,11 +229,10 @@ class Journal:
         self._execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", name, value)
 
     def tasks(self) -> list[TaskRecord]:
-        return [TaskRecord(*row) for row in self._rows("SELECT * FROM task ORDER BY task_id")]
+        return self._records(TaskRecord, "SELECT * FROM task ORDER BY task_id")
 
     def task(self, task_id: str) -> TaskRecord | None:
-        row = self._row("SELECT * FROM task WHERE task_id = ?", task_id)
-        return None if row is None else TaskRecord(*row)
+        return next(iter(self._records(TaskRecord, "SELECT * FROM task WHERE task_id = ?", task_id)), None)
 
     def add_task(self, task_id: str, terms: bytes) -> None:
         """Notes the terms that were agreed to; keeps those that stand."""
@@ -240,9 +240,8 @@ class Journal:
 
     def set_progress(self, task_id: str, state: int, cursor: int) -> None:
         """Notes that the events up to `cursor` have been dealt with."""
-        self._execute(
-            "UPDATE task SET state = ?, cursor = max(cursor, ?) WHERE task_id = ?", state, cursor, task_id
-        )
+        statement = "UPDATE task SET state = ?, cursor = max(cursor, ?) WHERE task_id = ?"
+        self._execute(statement, state, cursor, task_id)
 
     def set_note(self, task_id: str, note: str) -> None:
         """Keeps a sentence on how the task went: why it was cancelled, say."""
@@ -254,20 +253,16 @@ class Journal:
 
     def set_claim(self, task_id: str, counts: str, salt: bytes | None, draw_secret: bytes) -> None:
         """Notes what is about to be claimed."""
-        self._execute(
-            "UPDATE task SET counts = ?, salt = ?, draw_secret = ? WHERE task_id = ?",
-            counts, salt, draw_secret, task_id,
-        )  # fmt: skip
+        statement = "UPDATE task SET counts = ?, salt = ?, draw_secret = ? WHERE task_id = ?"
+        self._execute(statement, counts, salt, draw_secret, task_id)
 
     def submissions(self, task_id: str) -> list[SubmissionRecord]:
-        rows = self._rows("SELECT * FROM submission WHERE task_id = ? ORDER BY round, kind", task_id)
-        return [SubmissionRecord(*row) for row in rows]
+        statement = "SELECT * FROM submission WHERE task_id = ? ORDER BY round, kind"
+        return self._records(SubmissionRecord, statement, task_id)
 
     def submission(self, task_id: str, kind: Kind, round_: int = 0) -> SubmissionRecord | None:
-        row = self._row(
-            "SELECT * FROM submission WHERE task_id = ? AND kind = ? AND round = ?", task_id, kind, round_
-        )
-        return None if row is None else SubmissionRecord(*row)
+        statement = "SELECT * FROM submission WHERE task_id = ? AND kind = ? AND round = ?"
+        return next(iter(self._records(SubmissionRecord, statement, task_id, kind, round_)), None)
 
     def prepare(
         self, submission_id: str, task_id: str, kind: Kind, round_: int, message: bytes, file: str = ""
@@ -288,21 +283,17 @@ class Journal:
         self._execute("DELETE FROM submission WHERE submission_id = ? AND receipt IS NULL", submission_id)
 
     def record_receipt(self, submission_id: str, receipt: bytes) -> None:
-        self._execute(
-            "UPDATE submission SET status = 'recorded', receipt = ?, reason = '' WHERE submission_id = ?",
-            receipt, submission_id,
-        )  # fmt: skip
+        statement = (
+            "UPDATE submission SET status = 'recorded', receipt = ?, reason = '' WHERE submission_id = ?"
+        )
+        self._execute(statement, receipt, submission_id)
 
     def record_refusal(self, submission_id: str, reason: str) -> None:
-        self._execute(
-            "UPDATE submission SET status = 'refused', reason = ? WHERE submission_id = ?",
-            reason,
-            submission_id,
-        )
+        statement = "UPDATE submission SET status = 'refused', reason = ? WHERE submission_id = ?"
+        self._execute(statement, reason, submission_id)
 
     def rounds(self, task_id: str) -> list[RoundRecord]:
-        rows = self._rows("SELECT * FROM round WHERE task_id = ? ORDER BY round", task_id)
-        return [RoundRecord(*row) for row in rows]
+        return self._records(RoundRecord, "SELECT * FROM round WHERE task_id = ? ORDER BY round", task_id)
 
     def open_round(self, task_id: str, round_: int, model_sha256: bytes) -> None:
         self._execute(
@@ -330,12 +321,8 @@ class Journal:
         return [(int(round_), _bytes(message)) for round_, message in rows]
 
     def add_settlement(self, task_id: str, round_: int, message: bytes) -> None:
-        self._execute(
-            "INSERT OR REPLACE INTO settlement (task_id, round, message) VALUES (?, ?, ?)",
-            task_id,
-            round_,
-            message,
-        )
+        statement = "INSERT OR REPLACE INTO settlement (task_id, round, message) VALUES (?, ?, ?)"
+        self._execute(statement, task_id, round_, message)
 
     def stored_at(self, task_id: str, round_: int) -> int:
         """When the settlement of a round was stored, seconds since the epoch; 0 where there is none."""
@@ -357,7 +344,7 @@ class Journal:
 
     def privacy(self) -> list[PrivacyRecord]:
         """Every round that is reserved or sent, in the order in which they were."""
-        return [PrivacyRecord(*row) for row in self._rows("SELECT * FROM privacy ORDER BY number")]
+        return self._records(PrivacyRecord, "SELECT * FROM privacy ORDER BY number")
 
     def add_privacy(self, record: PrivacyRecord) -> None:
         self._execute("INSERT INTO privacy VALUES (?, ?, ?, ?, ?, ?, ?, ?)", *vars(record).values())
@@ -368,12 +355,8 @@ class Journal:
 
     def release_privacy(self, task_id: str, round_: int) -> bool:
         """Drops a round that is reserved and not sent; whether there was one."""
-        rows = self._rows(
-            "DELETE FROM privacy WHERE task_id = ? AND round = ? AND sent = 0 RETURNING number",
-            task_id,
-            round_,
-        )
-        return bool(rows)
+        statement = "DELETE FROM privacy WHERE task_id = ? AND round = ? AND sent = 0 RETURNING number"
+        return bool(self._rows(statement, task_id, round_))
 
     @contextmanager
     def holding(self) -> Iterator[None]:
@@ -397,8 +380,7 @@ class Journal:
 
     def own_key_rows(self) -> list[KeyRow]:
         """Those about this participant, in order."""
-        rows = self._rows("SELECT * FROM key_history WHERE entry IS NOT NULL ORDER BY number")
-        return [KeyRow(*row) for row in rows]
+        return self._records(KeyRow, "SELECT * FROM key_history WHERE entry IS NOT NULL ORDER BY number")
 
     def keys_before(self, index: int) -> tuple[int, bytes]:
         """How many of the known ones stand before entry `index` of the ledger, and the digest over them."""
@@ -454,6 +436,9 @@ class Journal:
                         raise
                 sleep(seconds)
             return self._connection.execute(statement, values).fetchall()
+
+    def _records(self, kind: Callable[..., Row], statement: str, *values: Any) -> list[Row]:
+        return [kind(*row) for row in self._rows(statement, *values)]
 
     def _row(self, statement: str, *values: Any) -> tuple[Any, ...] | None:
         rows = self._rows(statement, *values)

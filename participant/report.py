@@ -8,7 +8,7 @@ from fractions import Fraction
 
 from google.protobuf.message import DecodeError
 
-from fedpeer.protocol.codec import decode_verdict
+from fedpeer.protocol.codec import decode, decode_verdict
 from fedpeer.v1 import market_pb2
 from mechanism.price import credits_text
 from mechanism.readable import Readable, Table
@@ -174,34 +174,17 @@ class TaskReport(Readable):
 
 
 def receipt_of(message: market_pb2.Receipt) -> Receipt:
-    return Receipt(
-        submission_id=message.submission_id,
-        task_id=message.task_id,
-        round=message.round,
-        kind=message.kind,
-        digest=message.digest,
-        ledger_index=message.ledger_index,
-        late=message.late,
-    )
+    return decode(Receipt, message)
 
 
 def settlement_of(message: market_pb2.Settlement) -> Settlement:
-    return Settlement(
-        task_id=message.task_id,
-        round=message.round,
-        paid_micro=message.paid_micro,
-        penalty_micro=message.penalty_micro,
-        stake_lost_micro=message.stake_lost_micro,
+    return decode(
+        Settlement,
+        message,
         claimed_degree=_degree(message.claimed_degree),
         verified_degree=_degree(message.verified_degree),
         peers=tuple(message.peers),
-        verdicts=tuple(decode_verdict(verdict) for verdict in message.verdicts),
-        ledger_index=message.ledger_index,
-        proof=message.proof,
-        expected_micro=message.expected_micro,
-        opening=message.opening,
-        held_micro=message.held_micro,
-        audited=message.audited,
+        verdicts=tuple(map(decode_verdict, message.verdicts)),
     )
 
 

@@ -34,6 +34,7 @@ from mechanism.peers import Draw, Meetings
 from mechanism.price import credits_text
 from mechanism.readable import Readable, Table
 from mechanism.settlement import (
+    AMOUNTS,
     MICRO,
     Assessment,
     Outcome,
@@ -65,6 +66,16 @@ NEARER = Decimal("0.01")
 
 #: Rules that score a participant against peers.
 _PAIRED = ("verified", "paper")
+
+#: What is measured of a submission, in records by these names.
+_MEASURED = (
+    "verified_micro",
+    "lower_micro",
+    "upper_micro",
+    "multiplier_ppm",
+    "holders_micro",
+    "distinct_micro",
+)
 
 #: f0(x) in words, by the payment function's name.
 _FUNCTIONS = {
@@ -227,14 +238,9 @@ class Why(Readable):
             "id": self.participant_id,
             "rule": self.terms.rule.name,
             "claimed_degree": str(own.claimed_degree),
-            "verified_micro": own.verified_micro,
             "basis": self.basis,
-            "lower_micro": own.lower_micro,
-            "upper_micro": own.upper_micro,
-            "multiplier_ppm": own.multiplier_ppm,
+            **{name: getattr(own, name) for name in _MEASURED},
             "weight_micro": self.weight_micro,
-            "holders_micro": own.holders_micro,
-            "distinct_micro": own.distinct_micro,
             "peers": [
                 {"id": met.participant_id, "degree": str(met.degree), "credits": str(met.credits)}
                 for met in self.peers
@@ -242,16 +248,11 @@ class Why(Readable):
             "candidates": self.candidates,
             "formula": self.formula,
             "waterfall": [{"step": step, "left_micro": micro} for step, micro in self.waterfall],
-            "gross_micro": payment.gross_micro,
-            "penalty_micro": payment.penalty_micro,
-            "fee_micro": payment.fee_micro,
+            **{name: getattr(payment, name) for name in AMOUNTS},
             "remainder_micro": self.remainder_micro,
-            "paid_micro": payment.paid_micro,
             "expected_micro": self.expected_micro,
             "nearer_micro": self.nearer_micro,
             "stake_before_micro": self.stake_before_micro,
-            "withheld_micro": payment.withheld_micro,
-            "stake_lost_micro": payment.stake_lost_micro,
             "verdicts": [verdict.record() for verdict in own.verdicts],
             "ledger_index": self.ledger_index,
             "problems": list(self.problems),
@@ -311,10 +312,7 @@ class Why(Readable):
             lines += [
                 ("stake", f"{credits_text(payment.withheld_micro)} of the payment held back{lost}; {before}")
             ]
-        return lines + [
-            ("screen", f"{v.screen} {'passed' if v.passed else 'FAILED'}: {v.explanation}")
-            for v in own.verdicts
-        ]
+        return [*lines, *(("screen", str(verdict)) for verdict in own.verdicts)]
 
     @property
     def _weight(self) -> str:
@@ -412,10 +410,7 @@ class Stored(Readable):
                 f"  penalty   {credits_text(found.penalty_micro)}",
                 f"  stake     {credits_text(found.stake_lost_micro)} lost",
             ]
-            lines += [
-                f"  screen    {v.screen} {'passed' if v.passed else 'FAILED'}: {v.explanation}"
-                for v in found.verdicts
-            ]
+            lines += [f"  screen    {verdict}" for verdict in found.verdicts]
         return "\n".join(lines)
 
 
@@ -606,8 +601,7 @@ def _payment(entry: Entry) -> Payment:
     Raises:
         KeyError, TypeError: it is not one.
     """
-    names = ("gross_micro", "penalty_micro", "fee_micro", "paid_micro", "withheld_micro", "stake_lost_micro")
-    amounts = {name: int(str(entry.body[name])) for name in names}
+    amounts = {name: int(str(entry.body[name])) for name in AMOUNTS}
     audited, held = entry.body.get("audited"), int(str(entry.body.get("held_micro", 0)))
     return Payment(
         participant_id=str(entry.body["participant_id"]),

@@ -1,53 +1,29 @@
 """`fedpeer arena --accuracy`: how well degrees are measured, workload by workload."""
 
-import json
-import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
-import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedpeer.cli.errors import CommandError, writable
-from fedpeer.cli.progress import cell_progress
+from fedpeer.cli.measuring import Measurement, chosen, columns
 from fedpeer.experiments.accuracy import GOALS, TASKS, AccuracyResult, accuracy_cells
 from fedpeer.experiments.accuracy.results import Figures, cheapest, shown
-from fedpeer.experiments.cells import CellStore, local_executor, run_cells
 
 
-def measure_accuracy(
-    tasks: Sequence[str], seeds: int, shadows: int, workers: int | None, json_output: bool, out: Path | None
-) -> None:
-    """Runs the starts that `out` lacks; prints the figures and keeps them in accuracy.json.
+def measure_accuracy(tasks: Sequence[str], seeds: int, shadows: int, measurement: Measurement) -> None:
+    """Runs the starts that are not finished; shows the figures and keeps them in accuracy.json.
 
     Raises:
         CommandError: no such task.
     """
-    for name in tasks:
-        if name not in TASKS:
-            raise CommandError(f"--task {name}: no such task; expected one of {', '.join(TASKS)}")
-    cells = accuracy_cells(tasks or tuple(TASKS), range(seeds), shadows=shadows)
-    with TemporaryDirectory() as scratch, writable(out or Path(scratch)):
-        folder = (out or Path(scratch)) / "cells"
-        store = CellStore(folder)
-        missing = len(cells) - len(store.finished(cells))
-        jobs = max(1, min(workers or os.cpu_count() or 1, missing))
-        with cell_progress("accuracy, starts", missing) as done, local_executor(jobs) as executor:
-            found = run_cells(cells, store, executor, done=done)
-        result = AccuracyResult([(cell, found[cell.key]) for cell in cells])
-        text = json.dumps(result.record(), indent=2, allow_nan=False)
-        if out is not None:
-            (out / "accuracy.json").write_text(text + "\n")
-    if json_output:
-        typer.echo(json.dumps(result.record(), allow_nan=False))
-    else:
-        _print(result)
+    named = chosen("--task", tasks, TASKS, tuple(TASKS), "task")
+    result = AccuracyResult(
+        measurement.results("accuracy, starts", accuracy_cells(named, range(seeds), shadows=shadows))
+    )
+    measurement.tell("accuracy", result.record(), lambda: _print(result.figures()))
 
 
-def _print(result: AccuracyResult) -> None:
-    found = result.figures()
+def _print(found: Mapping[tuple[str, str], Mapping[int, Figures]]) -> None:
     _print_accuracy(found)
     _print_cost(found)
 
@@ -57,8 +33,7 @@ def _print_accuracy(found: Mapping[tuple[str, str], Mapping[int, Figures]]) -> N
         "Non-iid degrees of participants with mixes that no shadow has",
         "goal: of the mean error and the rank correlation; covered: by the interval that is for 90 %, and by the worst "
         "start's",
-        ("task", "start"),
-        (
+        [
             "shadows",
             "starts",
             "error",
@@ -70,7 +45,7 @@ def _print_accuracy(found: Mapping[tuple[str, str], Mapping[int, Figures]]) -> N
             "worst",
             "width",
             "refused",
-        ),
+        ],
     )
     for (task, start), by_count in found.items():
         error, rank = GOALS.get(task, {}).get(start, (None, None))
@@ -99,7 +74,6 @@ def _print_cost(found: Mapping[tuple[str, str], Mapping[int, Figures]]) -> None:
         "What fewer shadows buy",
         "width: half of the interval's; for 10, for 100: the evidence of a round of so many participants, in trainings "
         "of one; *: the fewest shadows within 20 % of the least error",
-        ("task", "start"),
         ("shadows", "error", "rank", "covered", "width", "for 10", "for 100"),
     )
     for (task, start), by_count in found.items():
@@ -118,10 +92,6 @@ def _print_cost(found: Mapping[tuple[str, str], Mapping[int, Figures]]) -> None:
     Console().print(table)
 
 
-def _table(title: str, caption: str, names: Sequence[str], numbers: Sequence[str]) -> Table:
-    table = Table(title=title, caption=caption, box=None, padding=(0, 1))
-    for heading in names:
-        table.add_column(heading, no_wrap=True)
-    for heading in numbers:
-        table.add_column(heading, justify="right", no_wrap=True)
-    return table
+def _table(title: str, caption: str, numbers: Sequence[str]) -> Table:
+    headings = columns(("task", "start"), numbers)
+    return Table(*headings, title=title, caption=caption, box=None, padding=(0, 1))

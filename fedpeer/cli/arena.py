@@ -1,31 +1,28 @@
 """`fedpeer arena`: what every attack earns under every payment rule."""
 
-import json
-import os
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Column, Table
+from rich.table import Table
 
 from fedpeer import extensions
 from fedpeer.cli.accuracy import measure_accuracy
 from fedpeer.cli.audited import measure_audits
-from fedpeer.cli.errors import CommandError, writable
+from fedpeer.cli.errors import CommandError
 from fedpeer.cli.estimators import measure_estimators
 from fedpeer.cli.honest import measure_honest
 from fedpeer.cli.made import measure_made
+from fedpeer.cli.measuring import Measurement, chosen, columns
 from fedpeer.cli.privacy import measure_privacy
-from fedpeer.cli.progress import cell_progress
 from fedpeer.cli.search import search_families
-from fedpeer.experiments.arena import ATTACKS, RULES, ArenaResult, ArenaSetting, attack_named, run_arena
+from fedpeer.experiments.arena import ATTACKS, RULES, ArenaSetting, attack_named, run_arena
 from fedpeer.experiments.arena.families import FAMILIES
 from fedpeer.experiments.arena.running import arena_cells
 from fedpeer.experiments.arena.searching import SearchSetting
-from fedpeer.experiments.cells import CellStore, local_executor
 
 
 class ArenaDataset(StrEnum):
@@ -148,25 +145,26 @@ def arena(
     """Measure what every attack earns under every payment rule, through the real evidence and settlement."""
     if allow and not honest:
         raise CommandError("--allow: goes with --honest alone")
+    measurement, tasks = Measurement(workers, json_output, out), task or ()
     if accuracy:
-        measure_accuracy(task or (), seeds, shadows, workers, json_output, out)
+        measure_accuracy(tasks, seeds, shadows, measurement)
         return
     if honest:
-        measure_honest(task or (), seeds, shadows, allow, workers, json_output, out)
+        measure_honest(tasks, seeds, shadows, allow, measurement)
         return
     if audits:
-        measure_audits(task or (), seeds, shadows, attackers, rounds, workers, json_output, out)
+        measure_audits(tasks, seeds, shadows, attackers, rounds, measurement)
         return
     if made:
-        measure_made(task or (), seeds, workers, json_output, out)
+        measure_made(tasks, seeds, measurement)
         return
     if privacy is not None:
-        measure_privacy(task or (), privacy, seeds, shadows, workers, json_output, out)
+        measure_privacy(tasks, privacy, seeds, shadows, measurement)
         return
     if estimators:
-        measure_estimators(task or (), seeds, shadows, workers, json_output, out)
+        measure_estimators(tasks, seeds, shadows, measurement)
         return
-    rules = _chosen("--rule", rule, _with(RULES, extensions.PAYMENT_RULES), ("verified", "paper"))
+    rules = chosen("--rule", rule, _with(RULES, extensions.PAYMENT_RULES), ("verified", "paper"))
     if search:
         searched = SearchSetting(
             dataset=dataset.value,
@@ -179,12 +177,12 @@ def arena(
             budget=budget,
             seeds=tuple(range(seeds)),
         )
-        search_families(searched, search, workers, json_output, out)
+        search_families(searched, search, measurement)
         return
     setting = ArenaSetting(
         dataset=dataset.value,
         rules=rules,
-        attacks=_chosen("--attack", attack, _with(tuple(ATTACKS), extensions.ATTACKS), tuple(ATTACKS)),
+        attacks=chosen("--attack", attack, _with(tuple(ATTACKS), extensions.ATTACKS), tuple(ATTACKS)),
         selection=_one("--selection", selection, "all", extensions.SELECTIONS),
         aggregation=_one("--aggregation", aggregation, "mean", extensions.AGGREGATIONS),
         participants=participants,
@@ -199,29 +197,9 @@ def arena(
     for name in ("arena.json", "arena.png"):
         if out is not None and (out / name).is_dir():
             raise CommandError(f"{out / name} is a folder; name another one with --out")
-    with TemporaryDirectory() as scratch, writable(out or Path(scratch)):
-        cells = (out or Path(scratch)) / "cells"
-        cells.mkdir(parents=True, exist_ok=True)
-        result = _run(setting, cells, workers or os.cpu_count() or 1)
-        summary = result.summary()
-        if out is not None:
-            (out / "arena.json").write_text(json.dumps(summary, indent=2, allow_nan=False) + "\n")
-            result.heat_map(out / "arena.png")
-    if json_output:
-        typer.echo(json.dumps(summary, allow_nan=False))
-    else:
-        _print(summary)
-
-
-def _chosen(
-    option: str, given: list[str] | None, known: tuple[str, ...], default: tuple[str, ...]
-) -> tuple[str, ...]:
-    if not given:
-        return default
-    for name in given:
-        if name not in known:
-            raise CommandError(f"{option} {name}: no such thing; expected one of {', '.join(known)}")
-    return tuple(dict.fromkeys(given))
+    result = measurement.run(f"{setting.dataset}, seeds", arena_cells(setting), partial(run_arena, setting))
+    summary = result.summary()
+    measurement.tell("arena", summary, lambda: _print(summary), result.heat_map)
 
 
 def _with(known: tuple[str, ...], group: str) -> tuple[str, ...]:
@@ -239,7 +217,7 @@ def _with(known: tuple[str, ...], group: str) -> tuple[str, ...]:
 
 
 def _one(option: str, given: str, default: str, group: str) -> str:
-    return _chosen(option, [given], _with((default,), group), (default,))[0]
+    return chosen(option, [given], _with((default,), group), (default,))[0]
 
 
 def _load_extensions(setting: ArenaSetting) -> None:
@@ -266,25 +244,11 @@ def _check_rounds(setting: ArenaSetting) -> None:
         Console(stderr=True).print(f"Left out, since there is no second round: {', '.join(late)}.")
 
 
-def _run(setting: ArenaSetting, folder: Path, workers: int) -> ArenaResult:
-    """Runs what `folder` lacks; progress goes to standard error."""
-    store = CellStore(folder)
-    cells = arena_cells(setting)
-    missing = len(cells) - len(store.finished(cells))
-    with (
-        cell_progress(f"{setting.dataset}, seeds", missing) as done,
-        local_executor(max(1, min(workers, missing))) as executor,
-    ):
-        return run_arena(setting, store, executor, done)
-
-
 def _print(summary: dict[str, Any]) -> None:
     console = Console()
     for rule, found in summary["rules"].items():
-        figures = ("earns", "honest", "gain", "from", "to", "caught", "lost")
         table = Table(
-            Column("attack", no_wrap=True),
-            *(Column(heading, justify="right", no_wrap=True) for heading in figures),
+            *columns(("attack",), ("earns", "honest", "gain", "from", "to", "caught", "lost")),
             title=f"{summary['dataset']}, rule {rule}: credits a round",
             caption="gain: over an honest participant with the same data, with its 95 % interval",
             box=None, padding=(0, 1), header_style="underline",

@@ -24,7 +24,7 @@ import typer
 
 from fedpeer.audit.sql.errors import StorageError
 from fedpeer.cli.errors import CommandError
-from fedpeer.protocol.audit_folder import RETRAINED, AuditOrder, TaskOrder, write_statement
+from fedpeer.protocol.audit_folder import START, SUBMITTED, AuditOrder, TaskOrder, write_brought
 from fedpeer.protocol.certificates import (
     CertificateError,
     load_private_key,
@@ -50,7 +50,6 @@ from mechanism.statements import (
 if TYPE_CHECKING:
     from fedpeer.learning.samples import Samples
     from fedpeer.learning.strata import Codes
-    from mechanism.ledger.openings import Openings
 
 app = typer.Typer(
     no_args_is_help=True, help="Audit: an auditor's key, re-training on site, measuring a task again."
@@ -132,7 +131,9 @@ def site(
     if by_tests and accept is not None:
         raise CommandError("--by-tests: decides by itself; leave --accept and --reject out")
     given = AuditOrder.read(order)
-    signing = _key(private_key, given)
+    if given.terms.audit is None:
+        raise CommandError(f"the terms of task {given.terms.task_id} have no audits")
+    signing = _signing_key(private_key, given.terms.audit.auditor)
     folders = tuple(str(each) for each in folder or ())
     opened = None if data is None and task is None else _opened(given, data, task, folders, salt)
     degree = None if opened is None else noniid_degree(opened.counts, given.terms.reference)
@@ -145,7 +146,7 @@ def site(
         opened is not None and opened.root == given.claim.samples_root and degree == given.opening.degree
     )
     if opened is not None and as_claimed and accept is not False:
-        trained = _retrained(given, opened.samples, folders)
+        trained = _retrained(given, order, opened.samples, folders)
         found["trained again"] = trained.words
         if trained.unlike and given.terms.recipe.allowed is None:
             against.append("the submission is unlike what the samples give")
@@ -162,14 +163,6 @@ def site(
     if out.exists():
         raise CommandError(f"{out} exists already; name a new folder with --out")
     weights = trained.weights if trained is not None and accept else None
-    try:
-        out.mkdir(parents=True)
-        if weights is not None:
-            (out / RETRAINED).write_bytes(weights)
-    except OSError as error:
-        raise CommandError(
-            f"{out} cannot be written ({error.strerror}); name another folder with --out"
-        ) from None
     statement = AuditStatement(
         task_id=given.terms.task_id,
         terms_digest=given.terms.digest,
@@ -186,7 +179,7 @@ def site(
         remark=remark,
         model_sha256=b"" if weights is None else hashlib.sha256(weights).digest(),
     )
-    write_statement(out, statement, sign_statement(statement, signing))
+    write_brought(out, statement, sign_statement(statement, signing), weights)
     if as_json:
         typer.echo(
             json.dumps({**found, "accepted": bool(accept), "retrained": weights is not None, "out": str(out)})
@@ -271,11 +264,7 @@ def task(
         )
     except FieldError as error:
         raise CommandError(str(error)) from None
-    try:
-        out.mkdir(parents=True)
-    except OSError as error:
-        raise CommandError(f"{out} cannot be written ({error.strerror}); name another folder") from None
-    write_statement(out, statement, sign_statement(statement, signing))
+    write_brought(out, statement, sign_statement(statement, signing))
     if as_json:
         typer.echo(json.dumps({**statement.record(), "outcome": statement.outcome, "out": str(out)}))
     else:
@@ -315,37 +304,29 @@ def _verified(
     """The entries and openings, once both are seen to hold."""
     from fedpeer.audit.sources import open_source
     from mechanism.ledger.note import VerificationKey
+    from mechanism.ledger.openings import read_openings
     from mechanism.ledger.verify import verify_ledger
 
     with ExitStack() as resources:
         try:
             trusted = VerificationKey.parse(log_key) if log_key else None
             source = open_source(ledger or str(order.ledger), resources)
-            openings = _folder_openings(order)
+            openings = read_openings(order.openings.read_bytes().splitlines())
             report = verify_ledger(source, trusted, openings=openings)
         except OSError as error:
             raise CommandError(
                 f"{error.filename}: {error.strerror}; ask the operator for the folder again"
             ) from None
         except (LedgerError, StorageError) as error:
-            raise CommandError(f"the ledger cannot be read: {error}") from None
+            raise CommandError(
+                f"the ledger or its openings cannot be read: {error}; ask the operator for the folder again"
+            ) from None
         if not report.verified:
             first = report.problems[0]
             raise CommandError(
                 f"the ledger does not hold, so nothing is measured: {first.place}: {first.message}"
             )
         return list(source.entries()), openings.by_id
-
-
-def _folder_openings(order: TaskOrder) -> "Openings":
-    from mechanism.ledger.openings import read_openings
-
-    try:
-        return read_openings(order.openings.read_bytes().splitlines())
-    except LedgerError as error:
-        raise CommandError(
-            f"{order.openings} is damaged: {error}; ask the operator for the folder again"
-        ) from None
 
 
 def _data_section(order: TaskOrder, data: Path | None) -> dict[str, Any] | None:
@@ -362,13 +343,6 @@ def _data_section(order: TaskOrder, data: Path | None) -> dict[str, Any] | None:
         raise CommandError(f"D_c of {order.terms.task_id} is a {source}; say with --data where it lies here")
     # What is held out to report on is paid on by nothing.
     return {**section, source: str(data.absolute()), f"test_{source}": None}
-
-
-def _key(path: Path, order: AuditOrder) -> Any:
-    """The auditor's key, once it is seen to be the one that the terms name."""
-    if order.terms.audit is None:
-        raise CommandError(f"the terms of task {order.terms.task_id} have no audits")
-    return _signing_key(path, order.terms.audit.auditor)
 
 
 def _signing_key(path: Path, auditor: bytes) -> Any:
@@ -507,7 +481,7 @@ class _Trained:
     unlike: bool
 
 
-def _retrained(order: AuditOrder, samples: "Samples", folders: tuple[str, ...]) -> _Trained:
+def _retrained(order: AuditOrder, folder: Path, samples: "Samples", folders: tuple[str, ...]) -> _Trained:
     """Models that are trained by the recipe from the round's start, with seeds of the auditor's own: enough to tell
     whether the submission is one like them at the rate of the terms."""
     from fedpeer.learning.errors import LearningError
@@ -522,10 +496,10 @@ def _retrained(order: AuditOrder, samples: "Samples", folders: tuple[str, ...]) 
     try:
         source = WorkloadSource.of_recipe(recipe, folders)
         assert source is not None, "terms with audits pay on evidence, which trains"
-        workload, start = source.load(), open_model(order.start).weights()
+        workload, start = source.load(), open_model(folder / START).weights()
         seeds = [secrets.randbits(63) for _ in range(count)]
         models = train_all(workload, start, [samples] * count, recipe, seeds)
-        farthest = is_farthest(workload, open_model(order.submitted).weights(), models, samples)
+        farthest = is_farthest(workload, open_model(folder / SUBMITTED).weights(), models, samples)
     except LearningError as error:
         raise CommandError(f"the model cannot be trained here: {error}") from None
     unlike = f"UNLIKE all of these, as {Fraction(1, count + 1)} of honest ones are"

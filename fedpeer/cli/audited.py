@@ -1,71 +1,45 @@
 """`fedpeer arena --audits`: whom audits by re-training accuse, and what tricks earn where they are drawn."""
 
-import json
-import os
 from collections.abc import Sequence
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedpeer.cli.errors import CommandError, writable
-from fedpeer.cli.progress import cell_progress
+from fedpeer.cli.measuring import Measurement, chosen
 from fedpeer.experiments.arena.audited import AuditedSetting, audited_cells, run_audited
-from fedpeer.experiments.cells import CellStore, local_executor
 
 #: Tasks whose strata are classes, which cost least.
 AUDITED_TASKS = ("digits", "flights-mlp")
 
 
 def measure_audits(
-    tasks: Sequence[str],
-    seeds: int,
-    shadows: int,
-    attackers: int,
-    rounds: int,
-    workers: int | None,
-    json_output: bool,
-    out: Path | None,
+    tasks: Sequence[str], seeds: int, shadows: int, attackers: int, rounds: int, measurement: Measurement
 ) -> None:
-    """Runs the seeds that `out` lacks; prints what they found and keeps it in audits.json.
+    """Runs the seeds that are not finished; shows what they found and keeps it in audits.json.
 
     Raises:
         CommandError: no such task.
     """
-    for name in tasks:
-        if name not in AUDITED_TASKS:
-            raise CommandError(
-                f"--task {name}: no such task of --audits; expected one of {', '.join(AUDITED_TASKS)}"
-            )
-    settings = [
-        AuditedSetting(
-            name, attackers=min(attackers, AuditedSetting.participants), rounds=rounds, shadows=shadows
-        )
-        for name in dict.fromkeys(tasks or AUDITED_TASKS)
-    ]
-    cells = [cell for setting in settings for cell in audited_cells(setting, range(seeds))]
-    with TemporaryDirectory() as scratch, writable(out or Path(scratch)):
-        store = CellStore((out or Path(scratch)) / "cells")
-        missing = len(cells) - len(store.finished(cells))
-        jobs = max(1, min(workers or os.cpu_count() or 1, missing))
-        with cell_progress("audits, starts", missing) as done, local_executor(jobs) as executor:
-            found = {
-                setting.dataset: run_audited(setting, range(seeds), store, executor, done)
-                for setting in settings
-            }
-        if out is not None:
-            (out / "audits.json").write_text(json.dumps(found, indent=2, allow_nan=False) + "\n")
-    if json_output:
-        typer.echo(json.dumps(found, allow_nan=False))
-        return
+    named = chosen("--task", tasks, AUDITED_TASKS, AUDITED_TASKS, "task of --audits")
+    turning = min(attackers, AuditedSetting.participants)
+    settings = [AuditedSetting(name, attackers=turning, rounds=rounds, shadows=shadows) for name in named]
+    found: dict[str, dict[str, Any]] = measurement.run(
+        "audits, starts",
+        [cell for setting in settings for cell in audited_cells(setting, range(seeds))],
+        lambda store, executor, done: {
+            setting.dataset: run_audited(setting, range(seeds), store, executor, done) for setting in settings
+        },
+    )
+    measurement.tell("audits", found, lambda: _print(found))
+
+
+def _print(found: dict[str, dict[str, Any]]) -> None:
     for name, result in found.items():
-        _print(name, result)
+        _print_task(name, result)
 
 
-def _print(name: str, found: dict[str, Any]) -> None:
+def _print_task(name: str, found: dict[str, Any]) -> None:
     console, audits = Console(), found["audits"]
     console.print(
         f"{name}: of honest participants an audit at a rate of {audits['rate']} accuses by degree "

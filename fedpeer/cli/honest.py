@@ -1,31 +1,19 @@
 """`fedpeer arena --honest`: how many honest participants are hurt, by what their training has beside the recipe."""
 
-import json
-import os
 from collections.abc import Sequence
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
-import typer
 from rich.console import Console
 from rich.table import Table
 
-from fedpeer.cli.errors import CommandError, writable
-from fedpeer.cli.progress import cell_progress
+from fedpeer.cli.measuring import Measurement, chosen
 from fedpeer.experiments.accuracy.honest import HABITS, HONEST_TASKS, HonestResult, honest_cells
-from fedpeer.experiments.cells import CellStore, local_executor, run_cells
+from fedpeer.experiments.cells import Record
 
 
 def measure_honest(
-    tasks: Sequence[str],
-    seeds: int,
-    shadows: int,
-    allow: bool,
-    workers: int | None,
-    json_output: bool,
-    out: Path | None,
+    tasks: Sequence[str], seeds: int, shadows: int, allow: bool, measurement: Measurement
 ) -> None:
-    """Runs the starts that `out` lacks; prints the counts and keeps them in honest.json.
+    """Runs the starts that are not finished; shows the counts and keeps them in honest.json.
 
     Args:
         allow: whether the terms allow the habits that they would have to allow.
@@ -33,24 +21,13 @@ def measure_honest(
     Raises:
         CommandError: no such task.
     """
-    for name in tasks:
-        if name not in HONEST_TASKS:
-            raise CommandError(
-                f"--task {name}: no such task of --honest; expected one of {', '.join(HONEST_TASKS)}"
-            )
-    cells = honest_cells(tasks or HONEST_TASKS, range(seeds), shadows=shadows, allow=allow)
-    with TemporaryDirectory() as scratch, writable(out or Path(scratch)):
-        store = CellStore((out or Path(scratch)) / "cells")
-        missing = len(cells) - len(store.finished(cells))
-        jobs = max(1, min(workers or os.cpu_count() or 1, missing))
-        with cell_progress("honest, starts", missing) as done, local_executor(jobs) as executor:
-            found = run_cells(cells, store, executor, done=done)
-        record = HonestResult([(cell, found[cell.key]) for cell in cells]).record()
-        if out is not None:
-            (out / "honest.json").write_text(json.dumps(record, indent=2, allow_nan=False) + "\n")
-    if json_output:
-        typer.echo(json.dumps(record, allow_nan=False))
-        return
+    named = chosen("--task", tasks, HONEST_TASKS, HONEST_TASKS, "task of --honest")
+    cells = honest_cells(named, range(seeds), shadows=shadows, allow=allow)
+    record = HonestResult(measurement.results("honest, starts", cells)).record()
+    measurement.tell("honest", record, lambda: _print(record, allow))
+
+
+def _print(record: Record, allow: bool) -> None:
     table = Table(
         title="Honest participants that are hurt, by what their training has beside the recipe, in terms that "
         + ("allow the second half" if allow else "allow nothing"),

@@ -152,7 +152,8 @@ def run_market(
                 "coordinator",
                 ["coordinator", "serve", "--verbose", "--state", str(plan.state.path), *console],
             )
-            serving = _await_serving(plan, coordinator, process_logs, watch)
+            lines = _lines(plan, coordinator, process_logs, watch)
+            serving = next(said.line for said in lines if said.line.get("event") == "serving")
             if show is not None:
                 show(_console_link(plan, coordinator, process_logs))
             for member in plan.members:
@@ -161,7 +162,11 @@ def run_market(
                     member.id,
                     ["participant", "run", "--once", "--config", str(config), "--log-format", "json"],
                 )
-            _await_participants(plan, coordinator, process_logs, watch)
+            running = {member.id for member in plan.members}
+            while running:
+                said = next(lines)
+                if not said.line:
+                    running.remove(said.process)
         except KeyboardInterrupt:
             for process in processes:  # at once: what they would still write is not kept
                 process.kill()
@@ -342,20 +347,17 @@ def _pump(name: str, stream: IO[str], log: Path, process_logs: ProcessLogs) -> N
     process_logs.put(LogLine(name, {}))
 
 
-def _await_serving(
+def _lines(
     plan: DemoPlan,
     coordinator: "subprocess.Popen[str]",
     process_logs: ProcessLogs,
     watch: Callable[[LogLine], None],
-) -> dict[str, Any]:
-    """The coordinator's addresses, once it serves."""
-    while True:
-        log_line = process_logs.next()
-        watch(log_line)
-        if not log_line.line:
-            raise _failed(plan, "coordinator", coordinator)
-        if log_line.line.get("event") == "serving":
-            return log_line.line
+) -> Iterator[LogLine]:
+    """What the processes say, as long as the coordinator runs."""
+    while (said := process_logs.next()).line or said.process != "coordinator":
+        watch(said)
+        yield said
+    raise _failed(plan, coordinator)
 
 
 def _console_link(plan: DemoPlan, coordinator: "subprocess.Popen[str]", process_logs: ProcessLogs) -> str:
@@ -365,34 +367,17 @@ def _console_link(plan: DemoPlan, coordinator: "subprocess.Popen[str]", process_
     while not (plan.state.console_address.is_file() and (url := plan.state.console_address.read_text())):
         process_logs.go_on()
         if coordinator.poll() is not None:
-            raise _failed(plan, "coordinator", coordinator)
+            raise _failed(plan, coordinator)
         time.sleep(0.1)
     token = Sessions(plan.state.console, time.time, lambda _: None).link(Role.OPERATOR)
     return f"{url}/sign-in/?token={token}"
 
 
-def _await_participants(
-    plan: DemoPlan,
-    coordinator: "subprocess.Popen[str]",
-    process_logs: ProcessLogs,
-    watch: Callable[[LogLine], None],
-) -> None:
-    """Returns when every participant's process has ended."""
-    running = {member.id for member in plan.members}
-    while running:
-        log_line = process_logs.next()
-        watch(log_line)
-        if not log_line.line:
-            if log_line.process == "coordinator":
-                raise _failed(plan, "coordinator", coordinator)
-            running.discard(log_line.process)
-
-
-def _failed(plan: DemoPlan, name: str, process: "subprocess.Popen[str]") -> CommandError:
-    log = _log_path(plan, name)
+def _failed(plan: DemoPlan, coordinator: "subprocess.Popen[str]") -> CommandError:
+    log = _log_path(plan, "coordinator")
     tail = "\n".join(log.read_text().splitlines()[-_TAIL_LINES:])
     return CommandError(
-        f"the {name} process ended with exit code {process.wait()}; the end of {log}:\n{tail}"
+        f"the coordinator process ended with exit code {coordinator.wait()}; the end of {log}:\n{tail}"
     )
 
 

@@ -16,14 +16,16 @@ Of an ended task, which is measured again:
 
 import json
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from fedpeer.protocol.model_file import file_digest
 from mechanism.canonical import Json, canonical_bytes, parse_canonical
 from mechanism.errors import FieldError
+from mechanism.records import Recorded
 from mechanism.statements import (
     AuditStatement,
     ClaimOpening,
@@ -52,75 +54,46 @@ class AuditFolderError(Exception):
 
 
 @dataclass(frozen=True)
-class AuditOrder:
-    """What an auditor needs to know of one submission.
+class AuditOrder(Recorded):
+    """What an auditor needs to know of one submission; in its folder lie the two models as `START` and `SUBMITTED`.
 
     Attributes:
-        opening: of the claim.
+        opening: what the claim commits to: its effort and degree.
         number: 1, or 2 after an appeal.
-        start: the file of the model that the round began from, start_sha256 its digest; submitted: that of the
-            submission.
+        start_sha256: of the model that the round began from; submitted_sha256: of the one that was sent in.
     """
+
+    what: ClassVar[str] = "order"
 
     terms: Terms
     claim: ClaimStatement
     opening: ClaimOpening
     round: int
     number: int
-    start: Path
     start_sha256: bytes
-    submitted: Path
     submitted_sha256: bytes
 
-    def write(self, folder: Path) -> None:
+    def write(self, folder: Path, start: Path, submitted: Path) -> None:
         """Into a new folder. Raises AuditFolderError where it is there already, or cannot be written."""
-        record: Json = {
-            "terms": self.terms.record(),
-            "claim": self.claim.record(),
-            "opening": self.opening.record(),
-            "round": self.round,
-            "number": self.number,
-            "start_sha256": self.start_sha256.hex(),
-            "submitted_sha256": self.submitted_sha256.hex(),
-        }
-        try:
-            folder.mkdir(parents=True)
-            (folder / ORDER).write_bytes(canonical_bytes(record))
-            shutil.copyfile(self.start, folder / START)
-            shutil.copyfile(self.submitted, folder / SUBMITTED)
-        except OSError as error:
-            raise AuditFolderError(
-                f"{error.filename or folder}: {error.strerror}; name a new folder"
-            ) from None
+        with _new(folder):
+            (folder / ORDER).write_bytes(self.canonical)
+            shutil.copyfile(start, folder / START)
+            shutil.copyfile(submitted, folder / SUBMITTED)
 
     @classmethod
     def read(cls, folder: Path) -> "AuditOrder":
         """Raises AuditFolderError for a folder that is none, or a model with another digest."""
         record = _read(folder / ORDER, _MAX_ORDER_BYTES, "the folder that the operator has made")
-        try:
-            order = cls(
-                Terms.from_record(record["terms"]),
-                ClaimStatement.from_record(record["claim"]),
-                ClaimOpening.from_record(record["opening"]),
-                int(record["round"]),
-                int(record["number"]),
-                folder / START,
-                bytes.fromhex(record["start_sha256"]),
-                folder / SUBMITTED,
-                bytes.fromhex(record["submitted_sha256"]),
-            )
-        except (KeyError, TypeError, ValueError, FieldError) as error:
-            raise AuditFolderError(f"{folder / ORDER} is no order of an audit ({error})") from None
-        try:
+        with _described(folder / ORDER, "is no order of an audit"):
+            order = cls.from_record(record)
+        with _described(folder / ORDER, "was altered"):
             check_opened(order.claim, order.opening)
-        except FieldError as error:
-            raise AuditFolderError(f"{folder / ORDER} was altered ({error})") from None
         if order.claim.terms_digest != order.terms.digest:
             raise AuditFolderError(
                 f"{folder / ORDER} has a claim under other terms; ask the operator for a new one"
             )
-        _check_digest(order.start, order.start_sha256, "the order")
-        _check_digest(order.submitted, order.submitted_sha256, "the order")
+        _check_digest(folder / START, order.start_sha256, "the order")
+        _check_digest(folder / SUBMITTED, order.submitted_sha256, "the order")
         return order
 
 
@@ -136,21 +109,6 @@ class Brought:
     statement: AuditStatement
     signature: bytes
     weights: Path | None
-
-    @classmethod
-    def read(cls, folder: Path) -> "Brought":
-        """Raises AuditFolderError for a folder that is none, or weights with another digest."""
-        path, weights = folder / STATEMENT, folder / RETRAINED
-        record = _read(path, _MAX_STATEMENT_BYTES, "the folder that the auditor has written")
-        try:
-            statement = AuditStatement.from_record(record["statement"])
-            signature = bytes.fromhex(record["signature"])
-        except (KeyError, TypeError, ValueError, FieldError) as error:
-            raise AuditFolderError(f"{path} is no auditor's statement ({error})") from None
-        if not statement.model_sha256:
-            return cls(statement, signature, None)
-        _check_digest(weights, statement.model_sha256, "the statement")
-        return cls(statement, signature, weights)
 
 
 @dataclass(frozen=True)
@@ -209,38 +167,25 @@ class TaskOrder:
             "tricked": json.dumps(self.tricked),  # numbers with fractions are no canonical JSON
             "data": json.dumps(self.data),
         }
-        try:
-            self.folder.mkdir(parents=True, mode=0o700)
+        with _new(self.folder, mode=0o700):
             (self.folder / TASK).write_bytes(canonical_bytes(record))
             self.openings.write_bytes(b"".join(line + b"\n" for line in openings))
             (self.folder / MODELS).mkdir()
             for digest, path in models:
                 shutil.copyfile(path, self.folder / MODELS / f"{digest.hex()}.safetensors")
-        except OSError as error:
-            raise AuditFolderError(
-                f"{error.filename or self.folder}: {error.strerror}; name a new folder"
-            ) from None
         write_ledger(self.ledger)
 
     @classmethod
     def read(cls, folder: Path) -> "TaskOrder":
         """Raises AuditFolderError for a folder that is none."""
         record = _read(folder / TASK, _MAX_ORDER_BYTES, "the folder that the operator has made")
-        try:
+        with _described(folder / TASK, "describes no task"):
             data = json.loads(record["data"])
             if not (data is None or type(data) is dict):
                 raise TypeError("data is no table")
-            return cls(
-                Terms.from_record(record["terms"]),
-                bytes.fromhex(record["root"]),
-                int(record["shadows"]),
-                int(record["later"]),
-                float(record["tricked"]),
-                data,
-                folder,
-            )
-        except (KeyError, TypeError, ValueError, FieldError) as error:
-            raise AuditFolderError(f"{folder / TASK} describes no task ({error})") from None
+            counts = int(record["shadows"]), int(record["later"])
+            terms, root = Terms.from_record(record["terms"]), bytes.fromhex(record["root"])
+            return cls(terms, root, *counts, float(record["tricked"]), data, folder)
 
 
 @dataclass(frozen=True)
@@ -256,27 +201,56 @@ class BroughtRemeasurement:
 
 
 def read_brought(folder: Path) -> Brought | BroughtRemeasurement:
-    """What an auditor brings back of either. Raises AuditFolderError as `Brought.read`."""
-    path = folder / STATEMENT
+    """What an auditor brings back of either. Raises AuditFolderError for a folder that is none, or weights with another
+    digest."""
+    path, weights = folder / STATEMENT, folder / RETRAINED
     record = _read(path, _MAX_STATEMENT_BYTES, "the folder that the auditor has written")
-    try:
-        if record["statement"]["kind"] != RemeasurementStatement.kind:
-            return Brought.read(folder)
-        statement = RemeasurementStatement.from_record(record["statement"])
-        return BroughtRemeasurement(statement, bytes.fromhex(record["signature"]))
-    except (KeyError, TypeError, ValueError, FieldError) as error:
-        raise AuditFolderError(f"{path} is no auditor's statement ({error})") from None
+    with _described(path, "is no auditor's statement"):
+        signature, said = bytes.fromhex(record["signature"]), record["statement"]
+        if said["kind"] == RemeasurementStatement.kind:
+            return BroughtRemeasurement(RemeasurementStatement.from_record(said), signature)
+        statement = AuditStatement.from_record(said)
+    if not statement.model_sha256:
+        return Brought(statement, signature, None)
+    _check_digest(weights, statement.model_sha256, "the statement")
+    return Brought(statement, signature, weights)
 
 
-def write_statement(
-    folder: Path, statement: AuditStatement | RemeasurementStatement, signature: bytes
+def write_brought(
+    folder: Path,
+    statement: AuditStatement | RemeasurementStatement,
+    signature: bytes,
+    weights: bytes | None = None,
 ) -> None:
-    """Beside the weights, as `read_brought` reads it."""
+    """A new folder with a statement, and the re-trained weights where there are any, as `read_brought` reads it.
+
+    Raises:
+        AuditFolderError: it is there already, or cannot be written.
+    """
     record: Json = {"statement": statement.record(), "signature": signature.hex()}
-    try:
+    with _new(folder):
+        if weights is not None:
+            (folder / RETRAINED).write_bytes(weights)
         (folder / STATEMENT).write_bytes(canonical_bytes(record))
+
+
+@contextmanager
+def _new(folder: Path, mode: int = 0o777) -> Iterator[None]:
+    """A folder that is made here, and written inside."""
+    try:
+        folder.mkdir(parents=True, mode=mode)
+        yield
     except OSError as error:
-        raise AuditFolderError(f"{folder / STATEMENT}: {error.strerror}") from None
+        raise AuditFolderError(f"{error.filename or folder}: {error.strerror}; name a new folder") from None
+
+
+@contextmanager
+def _described(path: Path, what: str) -> Iterator[None]:
+    """A file's content is taken apart inside; `what`: what is wrong with it where that fails."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError) as error:
+        raise AuditFolderError(f"{path} {what} ({error})") from None
 
 
 def _read(path: Path, limit: int, expected: str) -> Any:

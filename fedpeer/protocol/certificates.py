@@ -262,13 +262,11 @@ def issue_server_certificate(
     """
     if not hosts:
         raise FieldError("hosts", hosts, "at least one DNS name or IP address")
-    key = new_key()
     names = x509.SubjectAlternativeName([_general_name(h) for h in hosts])
-    certificate = _issued(
-        authority, "fedpeer coordinator", key.public_key(), now, lifetime,
+    return _with_key(
+        authority, "fedpeer coordinator", now, lifetime,
         x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), names,
     )  # fmt: skip
-    return Identity(key, certificate)
 
 
 def signing_request(participant_id: str, key: PrivateKey) -> bytes:
@@ -315,16 +313,22 @@ def issue_client_certificate(authority: Identity, name: str, now: datetime, life
     Args:
         name: the common name, which is no participant id.
     """
-    key = new_key()
     usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH])
-    return Identity(key, _issued(authority, name, key.public_key(), now, lifetime, usage))
+    return _with_key(authority, name, now, lifetime, usage)
 
 
 def issue_worker_certificate(authority: Identity, name: str, now: datetime, lifetime: timedelta) -> Identity:
     """A key and its certificate for a process that both calls others of its kind and is called by them."""
-    key = new_key()
     usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
-    return Identity(key, _issued(authority, name, key.public_key(), now, lifetime, usage))
+    return _with_key(authority, name, now, lifetime, usage)
+
+
+def _with_key(
+    authority: Identity, name: str, now: datetime, lifetime: timedelta, *extensions: x509.ExtensionType
+) -> Identity:
+    """A key that is made here, and its certificate by the authority."""
+    key = new_key()
+    return Identity(key, _issued(authority, name, key.public_key(), now, lifetime, *extensions))
 
 
 def _issued(

@@ -4,7 +4,10 @@ What is signed travels as its canonical bytes, and is read from them here: stric
 signature is what is acted upon. What is wrong comes back as a FieldError that names the field.
 """
 
-from typing import TypeVar
+from dataclasses import fields
+from typing import Any, TypeVar, cast
+
+from google.protobuf.message import Message
 
 from fedpeer.protocol.limits import MAX_STATEMENT_BYTES
 from fedpeer.v1 import market_pb2
@@ -22,6 +25,7 @@ from mechanism.statements import (
 
 Said = TypeVar("Said", ClaimStatement, ModelStatement)
 Opened = TypeVar("Opened", ClaimOpening, ModelOpening)
+Value = TypeVar("Value")
 
 
 def encode_signed(statement: Statement, signature: bytes, opening: StatementOpening) -> market_pb2.Signed:
@@ -56,13 +60,14 @@ def _limited(field: str, data: bytes) -> bytes:
 
 
 def encode_verdict(verdict: Verdict) -> market_pb2.Verdict:
-    return market_pb2.Verdict(
-        screen=verdict.screen,
-        passed=verdict.passed,
-        explanation=verdict.explanation,
-        figures=dict(verdict.figures),
-    )
+    return market_pb2.Verdict(**verdict.record())  # type: ignore[arg-type]  # its fields are the message's
 
 
 def decode_verdict(message: market_pb2.Verdict) -> Verdict:
-    return Verdict(message.screen, message.passed, message.explanation, dict(message.figures))
+    return decode(Verdict, message, figures=dict(message.figures))
+
+
+def decode(kind: type[Value], message: Message, **made: Any) -> Value:
+    """A dataclass of the message's fields of the same names; `made`: those that are not as the message has them."""
+    names = [field.name for field in fields(cast("Any", kind)) if field.name not in made]
+    return kind(**{name: getattr(message, name) for name in names}, **made)

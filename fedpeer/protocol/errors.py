@@ -10,10 +10,10 @@ BadRequest where fields are at fault, and RequestInfo with the request id that t
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
 
 import grpc
 from google.protobuf import any_pb2
+from google.protobuf.message import Message
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
@@ -21,112 +21,76 @@ from grpc_status import rpc_status
 DOMAIN = "fedpeer.v1"
 
 
-class _Meaning(NamedTuple):
-    status: grpc.StatusCode
-    advice: str
-
-
 class Code(Enum):
-    """Why a call is refused. The value is the gRPC status and the advice to the caller."""
+    """Why a call is refused. The value is the advice to the caller."""
 
-    CERTIFICATE_REQUIRED = _Meaning(
-        grpc.StatusCode.UNAUTHENTICATED,
-        "Enrol first, and connect with the certificate that enrolment returned.",
+    CERTIFICATE_REQUIRED = "Enrol first, and connect with the certificate that enrolment returned."
+    CERTIFICATE_REVOKED = "Ask the coordinator's operator for a new invitation and enrol again."
+    INVITATION_INVALID = "Ask the coordinator's operator for a new invitation."
+    WRONG_PARTICIPANT = "Send messages under the participant id of your own certificate only."
+    NOT_SELECTED = "Only participants that the learner selected train; wait for another task."
+    SERVICE_UNKNOWN = "Ask for the health of a service of this port, or of all by an empty name."
+    TASK_UNKNOWN = "List the tasks and use one of their ids."
+    SUBMISSION_UNKNOWN = "Submit first; the coordinator has no such submission."
+    NOT_YET = "Watch the task and ask again when its state has moved on."
+    EXPIRED = "It was deleted by the retention rule; only the ledger has its digest."
+    FIELD_INVALID = "Correct the fields that are named."
+    SIGNATURE_INVALID = "Sign the canonical statement with the key of your current certificate."
+    NONCE_UNKNOWN = "Fetch the task again and sign with its nonce."
+    TERMS_CHANGED = "Fetch the task again and decide on the terms that it now has."
+    DRAW_SHARE_INVALID = "Submit the round's share of the chain whose head the claim has; without the chain no model is scored."
+    MODEL_INVALID = "Submit a safetensors file that fits the task's model contract."
+    FRAMES_INVALID = "Send the header first and then frames in order, from the announced offset."
+    SUBMISSION_CONFLICT = "A submission id stands for one content for ever; choose a new id."
+    WRONG_STATE = "Watch the task and act in the state that it is in."
+    WRONG_ROUND = "Fetch the task again and train its current round."
+    TASK_FULL = "All places are taken; wait for another task."
+    IDENTITY_BARRED = (
+        "Take part by the identity that the task takes, which the operator knows, or wait for another task."
     )
-    CERTIFICATE_REVOKED = _Meaning(
-        grpc.StatusCode.UNAUTHENTICATED,
-        "Ask the coordinator's operator for a new invitation and enrol again.",
+    TASK_ENDED = "The task has ended; nothing can be submitted to it."
+    SESSION_TAKEN_OVER = (
+        "Do not connect again from here; stop the other process, or let it go on in this one's place."
     )
-    INVITATION_INVALID = _Meaning(
-        grpc.StatusCode.PERMISSION_DENIED, "Ask the coordinator's operator for a new invitation."
-    )
-    WRONG_PARTICIPANT = _Meaning(
-        grpc.StatusCode.PERMISSION_DENIED,
-        "Send messages under the participant id of your own certificate only.",
-    )
-    NOT_SELECTED = _Meaning(
-        grpc.StatusCode.PERMISSION_DENIED,
-        "Only participants that the learner selected train; wait for another task.",
-    )
-    SERVICE_UNKNOWN = _Meaning(
-        grpc.StatusCode.NOT_FOUND, "Ask for the health of a service of this port, or of all by an empty name."
-    )
-    TASK_UNKNOWN = _Meaning(grpc.StatusCode.NOT_FOUND, "List the tasks and use one of their ids.")
-    SUBMISSION_UNKNOWN = _Meaning(
-        grpc.StatusCode.NOT_FOUND, "Submit first; the coordinator has no such submission."
-    )
-    NOT_YET = _Meaning(grpc.StatusCode.NOT_FOUND, "Watch the task and ask again when its state has moved on.")
-    EXPIRED = _Meaning(
-        grpc.StatusCode.NOT_FOUND, "It was deleted by the retention rule; only the ledger has its digest."
-    )
-    FIELD_INVALID = _Meaning(grpc.StatusCode.INVALID_ARGUMENT, "Correct the fields that are named.")
-    SIGNATURE_INVALID = _Meaning(
-        grpc.StatusCode.INVALID_ARGUMENT,
-        "Sign the canonical statement with the key of your current certificate.",
-    )
-    NONCE_UNKNOWN = _Meaning(
-        grpc.StatusCode.INVALID_ARGUMENT, "Fetch the task again and sign with its nonce."
-    )
-    TERMS_CHANGED = _Meaning(
-        grpc.StatusCode.FAILED_PRECONDITION, "Fetch the task again and decide on the terms that it now has."
-    )
-    DRAW_SHARE_INVALID = _Meaning(
-        grpc.StatusCode.INVALID_ARGUMENT,
-        "Submit the round's share of the chain whose head the claim has; without the chain no model is scored.",
-    )
-    MODEL_INVALID = _Meaning(
-        grpc.StatusCode.INVALID_ARGUMENT, "Submit a safetensors file that fits the task's model contract."
-    )
-    FRAMES_INVALID = _Meaning(
-        grpc.StatusCode.INVALID_ARGUMENT,
-        "Send the header first and then frames in order, from the announced offset.",
-    )
-    SUBMISSION_CONFLICT = _Meaning(
-        grpc.StatusCode.ALREADY_EXISTS, "A submission id stands for one content for ever; choose a new id."
-    )
-    WRONG_STATE = _Meaning(
-        grpc.StatusCode.FAILED_PRECONDITION, "Watch the task and act in the state that it is in."
-    )
-    WRONG_ROUND = _Meaning(
-        grpc.StatusCode.FAILED_PRECONDITION, "Fetch the task again and train its current round."
-    )
-    TASK_FULL = _Meaning(grpc.StatusCode.FAILED_PRECONDITION, "All places are taken; wait for another task.")
-    IDENTITY_BARRED = _Meaning(
-        grpc.StatusCode.FAILED_PRECONDITION,
-        "Take part by the identity that the task takes, which the operator knows, or wait for another task.",
-    )
-    TASK_ENDED = _Meaning(
-        grpc.StatusCode.FAILED_PRECONDITION, "The task has ended; nothing can be submitted to it."
-    )
-    SESSION_TAKEN_OVER = _Meaning(
-        grpc.StatusCode.FAILED_PRECONDITION,
-        "Do not connect again from here; stop the other process, or let it go on in this one's place.",
-    )
-    TOO_LARGE = _Meaning(grpc.StatusCode.RESOURCE_EXHAUSTED, "Keep within the limit that is named.")
-    QUOTA_EXCEEDED = _Meaning(grpc.StatusCode.RESOURCE_EXHAUSTED, "Wait and try again, more slowly.")
-    STORAGE_FULL = _Meaning(
-        grpc.StatusCode.RESOURCE_EXHAUSTED,
-        "Nothing was changed. Try again later; the operator must make space.",
-    )
-    OVERLOADED = _Meaning(
-        grpc.StatusCode.RESOURCE_EXHAUSTED,
-        "Nothing was changed. Try again in a moment; where it lasts, the operator must allow more files or memory.",
-    )
-    STORAGE_UNAVAILABLE = _Meaning(grpc.StatusCode.UNAVAILABLE, "Nothing was changed. Try again in a moment.")
-    DRAINING = _Meaning(
-        grpc.StatusCode.UNAVAILABLE, "The coordinator is shutting down; reconnect in a moment."
-    )
-    INTERNAL = _Meaning(
-        grpc.StatusCode.INTERNAL, "This is a fault of the coordinator; give its operator the request id."
-    )
+    TOO_LARGE = "Keep within the limit that is named."
+    QUOTA_EXCEEDED = "Wait and try again, more slowly."
+    STORAGE_FULL = "Nothing was changed. Try again later; the operator must make space."
+    OVERLOADED = "Nothing was changed. Try again in a moment; where it lasts, the operator must allow more files or memory."
+    STORAGE_UNAVAILABLE = "Nothing was changed. Try again in a moment."
+    DRAINING = "The coordinator is shutting down; reconnect in a moment."
+    INTERNAL = "This is a fault of the coordinator; give its operator the request id."
 
     @property
     def status(self) -> grpc.StatusCode:
-        return self.value.status
+        return _STATUSES[self]
 
     @property
     def advice(self) -> str:
-        return self.value.advice
+        return str(self.value)
+
+
+#: gRPC's word for each refusal.
+_STATUSES = {
+    Code[name]: status
+    for status, names in (
+        (grpc.StatusCode.UNAUTHENTICATED, "CERTIFICATE_REQUIRED CERTIFICATE_REVOKED"),
+        (grpc.StatusCode.PERMISSION_DENIED, "INVITATION_INVALID WRONG_PARTICIPANT NOT_SELECTED"),
+        (grpc.StatusCode.NOT_FOUND, "SERVICE_UNKNOWN TASK_UNKNOWN SUBMISSION_UNKNOWN NOT_YET EXPIRED"),
+        (
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "FIELD_INVALID SIGNATURE_INVALID NONCE_UNKNOWN DRAW_SHARE_INVALID MODEL_INVALID FRAMES_INVALID",
+        ),
+        (
+            grpc.StatusCode.FAILED_PRECONDITION,
+            "TERMS_CHANGED WRONG_STATE WRONG_ROUND TASK_FULL IDENTITY_BARRED TASK_ENDED SESSION_TAKEN_OVER",
+        ),
+        (grpc.StatusCode.ALREADY_EXISTS, "SUBMISSION_CONFLICT"),
+        (grpc.StatusCode.RESOURCE_EXHAUSTED, "TOO_LARGE QUOTA_EXCEEDED STORAGE_FULL OVERLOADED"),
+        (grpc.StatusCode.UNAVAILABLE, "STORAGE_UNAVAILABLE DRAINING"),
+        (grpc.StatusCode.INTERNAL, "INTERNAL"),
+    )
+    for name in names.split()
+}
 
 
 @dataclass(frozen=True)
@@ -171,18 +135,14 @@ class Refusal(Exception):
 
 def status_of(refusal: Refusal) -> status_pb2.Status:
     """The google.rpc.Status that carries `refusal`."""
-    details: list[
-        error_details_pb2.ErrorInfo | error_details_pb2.BadRequest | error_details_pb2.RequestInfo
-    ] = [error_details_pb2.ErrorInfo(reason=refusal.code.name, domain=DOMAIN, metadata=refusal.metadata)]
+    info = error_details_pb2.ErrorInfo(reason=refusal.code.name, domain=DOMAIN, metadata=refusal.metadata)
+    details: list[Message] = [info]
     if refusal.violations:
-        details.append(
-            error_details_pb2.BadRequest(
-                field_violations=[
-                    error_details_pb2.BadRequest.FieldViolation(field=v.field, description=v.description)
-                    for v in refusal.violations
-                ]
-            )
-        )
+        fields = [
+            error_details_pb2.BadRequest.FieldViolation(field=v.field, description=v.description)
+            for v in refusal.violations
+        ]
+        details.append(error_details_pb2.BadRequest(field_violations=fields))
     if refusal.request_id:
         details.append(error_details_pb2.RequestInfo(request_id=refusal.request_id))
     packed = []
@@ -208,11 +168,8 @@ def refusal_of(error: grpc.RpcError) -> Refusal | None:
     violations: list[FieldViolation] = []
     request_id = ""
     for detail in status.details:
-        info, bad, request = (
-            error_details_pb2.ErrorInfo(),
-            error_details_pb2.BadRequest(),
-            error_details_pb2.RequestInfo(),
-        )
+        info, bad = error_details_pb2.ErrorInfo(), error_details_pb2.BadRequest()
+        request = error_details_pb2.RequestInfo()
         if detail.Unpack(info) and info.domain == DOMAIN and info.reason in Code.__members__:
             code, metadata = Code[info.reason], dict(info.metadata)
         elif detail.Unpack(bad):

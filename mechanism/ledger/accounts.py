@@ -113,6 +113,11 @@ class Resolve:
         return {"resolve": self.reservation, "micro": self.micro}
 
 
+def moved(debit: str, credit: str, micro: int) -> tuple[Post, ...]:
+    """What posts `micro` >= 0: nothing where it is 0."""
+    return (Post(debit, credit, micro),) if micro else ()
+
+
 def account_name(name: str) -> str:
     """An account's name as it is. Raises EntryError where it has the form of none."""
     return _matching(_ACCOUNT, name, "account")

@@ -15,7 +15,7 @@ from mechanism.audit import ENDS, PASSED, UNAPPEALED, UNVISITED, Audit
 from mechanism.audit_verdict import AuditVerdict
 from mechanism.canonical import Json, canonical_digest
 from mechanism.errors import FieldError
-from mechanism.ledger.accounts import Post, Transfer, held, payable, stake
+from mechanism.ledger.accounts import Transfer, held, moved, payable, stake
 from mechanism.ledger.entries import payer
 from mechanism.ledger.entry import Entry
 from mechanism.settlement import Payment
@@ -92,7 +92,7 @@ def audit_as(
             "limit_micro": verdict.limit_micro,
             "commitment": commitment.hex(),
         },
-        _moved(held(task_id, participant_id), payable(participant_id), question)
+        moved(held(task_id, participant_id), payable(participant_id), question)
         if verdict.outcome == PASSED
         else (),
         opening=opening,
@@ -128,7 +128,7 @@ def audit_end(terms: Terms, round_: int, participant_id: str, why: str, question
     transfers: tuple[Transfer, ...] = ()
     if why != UNAPPEALED:
         back = why == UNVISITED and terms.audit.unaudited == "refunded"
-        transfers = _moved(held(task_id, name), payer(terms) if back else payable(name), question)
+        transfers = moved(held(task_id, name), payer(terms) if back else payable(name), question)
     return Entry(
         f"{task_id}/round/{round_}/audit/{name}/end",
         "audit_end",
@@ -151,13 +151,13 @@ def held_entries(
         account, staked = held(task_id, name), stakes.get(name, 0)
         place: dict[str, Json] = {"task_id": task_id, "participant_id": name}
         if name in convicted:
-            lost = _moved(account, payer(terms), helds[name]) + _moved(
+            lost = moved(account, payer(terms), helds[name]) + moved(
                 stake(task_id, name), payer(terms), staked
             )
             if lost:
                 made.append(Entry(loss_id(task_id, name), "audit_loss", place, lost))
         elif helds[name]:
-            released = _moved(account, payable(name), helds[name])
+            released = moved(account, payable(name), helds[name])
             made.append(Entry(f"{task_id}/held/{name}/release", "held_release", place, released))
     return made
 
@@ -189,7 +189,3 @@ def remeasurement(statement: RemeasurementStatement, signature: bytes, at: str) 
 def remeasurement_id(task_id: str, number: int) -> str:
     """Id of the entry of an auditor's n-th statement on an ended task."""
     return f"{task_id}/remeasurement/{number}"
-
-
-def _moved(debit: str, credit: str, micro: int) -> tuple[Transfer, ...]:
-    return (Post(debit, credit, micro),) if micro else ()

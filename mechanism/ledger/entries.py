@@ -54,6 +54,7 @@ from mechanism.ledger.accounts import (
     escrow,
     held,
     learner,
+    moved,
     paid,
     payable,
     payout_reservation,
@@ -67,6 +68,7 @@ from mechanism.lifecycle import State
 from mechanism.peers import Draw, Meetings
 from mechanism.price import Price
 from mechanism.settlement import (
+    AMOUNTS,
     ARITHMETIC,
     Assessment,
     Outcome,
@@ -502,37 +504,23 @@ def award_id(task_id: str, round_: int, participant_id: str) -> str:
 def payment(settlement: Settlement, line: Payment, keys: bytes = NO_KEYS, lost_to: str = TREASURY) -> Entry:
     """One participant's line of a settlement; a lost stake goes to the account `lost_to`."""
     task_id, name = settlement.task_id, line.participant_id
-    staked = stake(task_id, name)
-    transfers: list[Transfer] = []
-    if line.paid_micro:
-        transfers.append(Post(escrow(task_id), payable(name), line.paid_micro))
-    if line.withheld_micro:
-        transfers.append(Post(payable(name), staked, line.withheld_micro))
-    if line.stake_lost_micro:
-        transfers.append(Post(staked, lost_to, line.stake_lost_micro))
-    audited: dict[str, Json] = {}
-    if line.audited is not None:
-        audited = {"audited": line.audited, "held_micro": line.held_micro}
-        if line.held_micro:
-            transfers.append(Post(payable(name), held(task_id, name), line.held_micro))
-    return Entry(
-        f"{task_id}/round/{settlement.round}/payment/{name}",
-        "payment",
-        {
-            "task_id": task_id,
-            "round": settlement.round,
-            "participant_id": name,
-            "gross_micro": line.gross_micro,
-            "penalty_micro": line.penalty_micro,
-            "fee_micro": line.fee_micro,
-            "paid_micro": line.paid_micro,
-            "withheld_micro": line.withheld_micro,
-            "stake_lost_micro": line.stake_lost_micro,
-            "keys": keys.hex(),
-            **audited,
-        },
-        tuple(transfers),
+    staked, owed = stake(task_id, name), payable(name)
+    body: dict[str, Json] = {
+        "task_id": task_id,
+        "round": settlement.round,
+        "participant_id": name,
+        **{amount: getattr(line, amount) for amount in AMOUNTS},
+        "keys": keys.hex(),
+    }
+    transfers = (
+        *moved(escrow(task_id), owed, line.paid_micro),
+        *moved(owed, staked, line.withheld_micro),
+        *moved(staked, lost_to, line.stake_lost_micro),
     )
+    if line.audited is not None:
+        body |= {"audited": line.audited, "held_micro": line.held_micro}
+        transfers += moved(owed, held(task_id, name), line.held_micro)
+    return Entry(f"{task_id}/round/{settlement.round}/payment/{name}", "payment", body, transfers)
 
 
 def aggregation(
@@ -635,12 +623,8 @@ def dispute_id(task_id: str, participant_id: str) -> str:
 
 def deposit(learner_id: str, reference: str, micro: int, at: str) -> Entry:
     """A learner's money has come: `micro` >= 1 of credits, under the bank's or the operator's reference."""
-    return Entry(
-        deposit_id(learner_id, reference),
-        "deposit",
-        {"learner_id": learner_id, "reference": reference, "micro": micro, "at": at},
-        (Post(TREASURY, learner(learner_id), micro),),
-    )
+    post = Post(TREASURY, learner(learner_id), micro)
+    return _funding(deposit_id(learner_id, reference), "deposit", learner_id, reference, at, post)
 
 
 def deposit_id(learner_id: str, reference: str) -> str:
@@ -650,17 +634,18 @@ def deposit_id(learner_id: str, reference: str) -> str:
 
 def withdrawal(learner_id: str, reference: str, micro: int, at: str) -> Entry:
     """`micro` >= 1 of a learner's money goes back to it; arguments as of `deposit`."""
-    return Entry(
-        withdrawal_id(learner_id, reference),
-        "withdrawal",
-        {"learner_id": learner_id, "reference": reference, "micro": micro, "at": at},
-        (Post(learner(learner_id), TREASURY, micro),),
-    )
+    post = Post(learner(learner_id), TREASURY, micro)
+    return _funding(withdrawal_id(learner_id, reference), "withdrawal", learner_id, reference, at, post)
 
 
 def withdrawal_id(learner_id: str, reference: str) -> str:
     """Id of a withdrawal's entry: one for each learner and reference, apart from deposits'."""
     return f"learner:{learner_id}/withdrawal/{reference}"
+
+
+def _funding(entry_id: str, kind: str, learner_id: str, reference: str, at: str, post: Post) -> Entry:
+    body: dict[str, Json] = {"learner_id": learner_id, "reference": reference, "micro": post.micro, "at": at}
+    return Entry(entry_id, kind, body, (post,))
 
 
 def payout_entries(number: int, at: str, price: Price, free: Mapping[str, int]) -> list[Entry]:
@@ -742,17 +727,9 @@ def payout_return_id(number: int, participant_id: str) -> str:
 def assessment_record(assessment: Assessment) -> dict[str, Json]:
     """The canonical record of an assessment."""
     return {
-        "participant_id": assessment.participant_id,
+        **vars(assessment),
         "model_sha256": assessment.model_sha256.hex(),
         "claimed_degree": str(assessment.claimed_degree),
-        "verified_micro": assessment.verified_micro,
-        "lower_micro": assessment.lower_micro,
-        "upper_micro": assessment.upper_micro,
-        "multiplier_ppm": assessment.multiplier_ppm,
-        "refuted": assessment.refuted,
-        "cluster": assessment.cluster,
-        "holders_micro": assessment.holders_micro,
-        "distinct_micro": assessment.distinct_micro,
         "scores": dict(assessment.scores),
         "verdicts": [item.record() for item in assessment.verdicts],
     }
@@ -802,12 +779,10 @@ def reservation(terms: Terms, round_: int) -> Entry:
 
 def _settled(settlement: Settlement, prefix: str, place: Mapping[str, Json], kept: Reserve) -> Entry:
     transfers: list[Transfer] = [
-        Resolve(reservation_id(settlement.task_id, settlement.round), settlement.total_micro)
+        Resolve(reservation_id(settlement.task_id, settlement.round), settlement.total_micro),
+        *moved(escrow(settlement.task_id), ROUNDING, settlement.rounding_micro),
+        *((kept,) if kept.micro else ()),
     ]
-    if settlement.rounding_micro:
-        transfers.append(Post(escrow(settlement.task_id), ROUNDING, settlement.rounding_micro))
-    if kept.micro:
-        transfers.append(kept)
     return Entry(
         f"{prefix}/settlement",
         "settlement",

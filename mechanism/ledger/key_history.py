@@ -84,13 +84,7 @@ class HeldKey:
 
     def record(self) -> dict[str, int | str | None]:
         """As JSON."""
-        return {
-            "fingerprint": self.fingerprint,
-            "sha256": self.sha256,
-            "enrolled_at": self.enrolled_at,
-            "revoked_at": self.revoked_at,
-            "reason": self.reason,
-        }
+        return dict(vars(self))
 
 
 def key_event(index: int, data: bytes) -> KeyEvent:

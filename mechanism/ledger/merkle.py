@@ -11,7 +11,7 @@ Sources: RFC 6962, section 2.1; RFC 9162, sections 2.1.3.2 (inclusion) and 2.1.4
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from mechanism.ledger.errors import ProofError
 
@@ -137,22 +137,9 @@ def verify_inclusion(index: int, size: int, leaf: bytes, proof: Sequence[bytes],
     if not 0 <= index < size <= MAX_SIZE:
         raise ProofError(f"no tree of {size} entries has an entry {index}")
     _check_lengths([leaf, root, *proof])
-    fn, sn = index, size - 1
     computed = leaf
-    for sibling in proof:
-        if sn == 0:
-            raise ProofError("the inclusion proof is longer than the tree is high")
-        if fn & 1 or fn == sn:
-            computed = node_hash(sibling, computed)
-            while fn != 0 and not fn & 1:
-                fn >>= 1
-                sn >>= 1
-        else:
-            computed = node_hash(computed, sibling)
-        fn >>= 1
-        sn >>= 1
-    if sn != 0:
-        raise ProofError("the inclusion proof is shorter than the tree is high")
+    for sibling, left in _sides("inclusion", index, size - 1, proof):
+        computed = node_hash(sibling, computed) if left else node_hash(computed, sibling)
     if computed != root:
         raise ProofError(f"the inclusion proof of entry {index} leads to another root than the tree's")
 
@@ -181,25 +168,28 @@ def verify_consistency(
         fn >>= 1
         sn >>= 1
     old = new = path[0]
-    for sibling in path[1:]:
-        if sn == 0:
-            raise ProofError("the consistency proof is longer than the tree is high")
-        if fn & 1 or fn == sn:
-            old = node_hash(sibling, old)
-            new = node_hash(sibling, new)
-            while fn != 0 and not fn & 1:
-                fn >>= 1
-                sn >>= 1
-        else:
-            new = node_hash(new, sibling)
-        fn >>= 1
-        sn >>= 1
-    if sn != 0:
-        raise ProofError("the consistency proof is shorter than the tree is high")
+    for sibling, left in _sides("consistency", fn, sn, path[1:]):
+        old = node_hash(sibling, old) if left else old
+        new = node_hash(sibling, new) if left else node_hash(new, sibling)
     if old != first_root:
         raise ProofError(f"the consistency proof leads to another root of size {first} than the one known")
     if new != second_root:
         raise ProofError(f"the consistency proof leads to another root of size {second} than the one given")
+
+
+def _sides(what: str, fn: int, sn: int, proof: Sequence[bytes]) -> Iterator[tuple[bytes, bool]]:
+    """The siblings on the way from node `fn` of a level whose last one is `sn` to the root, and whether each stands on
+    the left: what the loops of RFC 9162, 2.1.3.2 and 2.1.4.2, have in common."""
+    for sibling in proof:
+        if sn == 0:
+            raise ProofError(f"the {what} proof is longer than the tree is high")
+        left = bool(fn & 1) or fn == sn
+        yield sibling, left
+        while left and fn != 0 and not fn & 1:
+            fn, sn = fn >> 1, sn >> 1
+        fn, sn = fn >> 1, sn >> 1
+    if sn != 0:
+        raise ProofError(f"the {what} proof is shorter than the tree is high")
 
 
 def _split(n: int) -> int:

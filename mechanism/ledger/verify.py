@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from itertools import islice
-from typing import NoReturn, Protocol
+from typing import Generic, NoReturn, Protocol, TypeVar
 
 from mechanism.canonical import Json
 from mechanism.ledger.accounts import Balance, Post, Reservation, Reserve, Transfer
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import EntryError, LedgerError
-from mechanism.ledger.key_history import extended
 from mechanism.ledger.log_keys import KeyChange, LogKeys, key_change
 from mechanism.ledger.merkle import HASH_BYTES, leaf_hash
 from mechanism.ledger.note import Checkpoint, Note, VerificationKey
@@ -37,6 +36,13 @@ MAX_AFTER_WRONG_BYTES, MAX_AFTER_WRONG_ENTRIES = 1 << 28, 1 << 17
 TransferRow = tuple[int, int, str, str, str, int, str | None, int]
 
 
+#: A row of the ids, and one of the key history: number, index of the entry, digest after it, the entry, the fingerprint
+#: of its key.
+IdRow = tuple[str, int]
+KeyRow = tuple[int, int, bytes, bytes, str]
+T = TypeVar("T")
+
+
 class StoredTables(Protocol):
     """What a database keeps besides the log, to be compared with what the log gives."""
 
@@ -49,14 +55,14 @@ class StoredTables(Protocol):
 
     def totals(self) -> Balance: ...
 
-    def ids(self) -> Iterator[tuple[str, int]]:
+    def ids(self) -> Iterator[IdRow]:
         """In order of the index."""
 
     def tiles(self) -> int:
         """How many tiles are stored."""
 
-    def keys(self) -> Iterator[tuple[int, int, bytes, bytes, str]]:
-        """The key history: number, index of the entry, digest after it, the entry, the fingerprint of its key."""
+    def keys(self) -> Iterator[KeyRow]:
+        """The key history."""
 
 
 class LedgerSource(Protocol):
@@ -162,27 +168,26 @@ class Report:
 
     def record(self) -> dict[str, Json]:
         """The report as JSON."""
+        plain = (
+            "source",
+            "verified",
+            "key",
+            "keys",
+            "size",
+            "root",
+            "heads",
+            "unsigned",
+            "known",
+            "known_size",
+        )
+        more = ("holds", "level", "newer", "missing", "open_tasks")
         return {
-            "source": self.source,
-            "verified": self.verified,
-            "key": self.key,
+            **{name: getattr(self, name) for name in plain + more},
             "key_pinned": self.pinned,
-            "keys": list(self.keys),
-            "size": self.size,
-            "root": self.root,
-            "heads": self.heads,
-            "unsigned": self.unsigned,
-            "known": self.known,
-            "known_size": self.known_size,
             "problems": [asdict(problem) for problem in self.problems],
-            "holds": self.holds,
-            "level": self.level,
             "checked": asdict(self.counts),
-            "unchecked": dict(self.counts.unchecked),
-            "newer": dict(self.newer),
-            "missing": {name: list(ids) for name, ids in self.missing.items()},
+            "unchecked": self.counts.unchecked,
             "balances": {name: asdict(balance) for name, balance in self.balances.items()},
-            "open_tasks": dict(self.open_tasks),
             "remeasured": {
                 name: {**said.record(), "outcome": said.outcome} for name, said in self.remeasured.items()
             },
@@ -233,21 +238,35 @@ class _Stop(Exception):
     pass
 
 
+class _Rows(Generic[T]):
+    """The rows of a stored table, read beside what the log gives, up to the first that is another."""
+
+    def __init__(self, rows: Iterator[T] | None = None) -> None:
+        self._rows = rows
+
+    def next(self) -> T | None:
+        """The next row; None at the end, and where it is read no further."""
+        return None if self._rows is None else next(self._rows, None)
+
+    def other(self, expected: T) -> str:
+        """What stands in the place of `expected`, in words; empty where that does, or it is read no further."""
+        if self._rows is None or (found := next(self._rows, None)) == expected:
+            return ""
+        self._rows = None
+        return f"{found!r:.200}"
+
+
 class _Verification:
     def __init__(self, source: LedgerSource, report: Report, replay: Replay) -> None:
         self._source = source
         self._report = report
-        self._replay: Replay | None = replay
-        self._book = replay.book
-        self._counts = replay.counts
-        self._replayed = replay
+        self._replay, self._sound = replay, True
         self._tree = GrowingTree()
         self._differing: tuple[int, str] | None = None
-        self._rows: Iterator[TransferRow] | None = None
         self._tables: StoredTables | None = None
-        self._id_rows: Iterator[tuple[str, int]] | None = None
+        self._rows, self._id_rows, self._key_rows = _Rows[TransferRow](), _Rows[IdRow](), _Rows[KeyRow]()
         self._receipt: TlogProof | None = None
-        self._key_rows: Iterator[tuple[int, int, bytes, bytes, str]] | None = None
+        self._upcoming: tuple[Checkpoint, Note] | None = None
         self._keys = 0, replay.key_history
 
     # Keys and heads
@@ -331,9 +350,7 @@ class _Verification:
 
     def _next_head(self) -> None:
         """Opens the next kept head, so that its root is compared when its size is reached."""
-        previous = getattr(self, "_upcoming", None)
-        self._upcoming: Checkpoint | None = None
-        self._upcoming_note: Note | None = None
+        previous, self._upcoming = None if self._upcoming is None else self._upcoming[0], None
         after = "first head" if previous is None else f"head after that of {previous.size}"
         try:
             note = next(self._heads, None)
@@ -350,22 +367,22 @@ class _Verification:
         if previous is not None and head.size <= previous.size:
             self._stop(f"head of {head.size}", f"it is kept after the head of {previous.size}")
         self._report.heads += 1
-        self._upcoming, self._upcoming_note = head, parsed
+        self._upcoming = head, parsed
 
     # Entries and tree
 
     def read_entries(self, progress: Callable[[int, int], None] | None) -> None:
         self._tables = self._source.tables()
         if self._tables is not None:
-            self._rows, self._id_rows = self._tables.transfers(), self._tables.ids()
-            self._key_rows = self._tables.keys()
+            self._rows, self._id_rows = _Rows(self._tables.transfers()), _Rows(self._tables.ids())
+            self._key_rows = _Rows(self._tables.keys())
         self._compare_heads()
         entries = self._source.entries()
         try:
             wrong = entries_after = 0
             while chunk := list(islice(entries, TILE_WIDTH)):
                 self._take(chunk)
-                if self._replay is None:
+                if not self._sound:
                     wrong += sum(map(len, chunk))
                     entries_after += len(chunk)
                     if wrong > MAX_AFTER_WRONG_BYTES or entries_after > MAX_AFTER_WRONG_ENTRIES:
@@ -386,7 +403,7 @@ class _Verification:
                 self._check_signed(head, note, place)
         self._check_keys()
         self._compare_partial_tiles()
-        if self._replay is not None and size >= self._head.size:
+        if self._sound and size >= self._head.size:
             try:
                 self._replay.finish()
             except ReplayError as error:
@@ -398,9 +415,9 @@ class _Verification:
 
     def compare_reader(self, openings: Openings) -> None:
         """That the openings can be those of whom they say they are."""
-        if self._replay is None:
+        if not self._sound:
             return
-        name, committing = openings.participant, sum(self._counts.commitments.values())
+        name, committing = openings.participant, sum(self._replay.counts.commitments.values())
         if name is not None and not self._replay.knows(name):
             self._problem(
                 "openings", f"they are said to be those of {name}, who never enrolled in this ledger"
@@ -421,15 +438,15 @@ class _Verification:
                 message = _contradiction(self._receipt.entry, found)
                 self._problem(_RECEIPT, message, self._receipt.index)
         for offset, data in enumerate(chunk):
-            if self._replay is None:
+            if not self._sound:
                 break
             try:
                 taken = self._replay.feed(data)
                 if self._tables is not None:
-                    self._compare_stored(first + offset, taken)
+                    self._compare_stored(first + offset, data, taken)
             except ReplayError as error:
                 self._problem(f"entry {error.index} ({error.entry_id})", error.reason, error.index)
-                self._replay = None
+                self._sound = False
 
     def _extend(self, leaves: list[bytes]) -> None:
         """Grows the tree, compares the tiles that become whole, and stops at every head on the way to compare roots."""
@@ -438,7 +455,7 @@ class _Verification:
             passed = start - self._tree.size
             stops = [head.size for head, _, _ in self._milestones if head.size > self._tree.size]
             if self._upcoming is not None:
-                stops.append(self._upcoming.size)
+                stops.append(self._upcoming[0].size)
             end = min([len(leaves), *(passed + stop for stop in stops)])
             for (level, index), tile in self._tree.extend(leaves[start:end]):
                 self._compare_tile(level, index, tile)
@@ -456,11 +473,11 @@ class _Verification:
                 self._problem(
                     place, f"the root of the first {size} entries is not {about}: a fork, or altered"
                 )
-        while self._upcoming is not None and self._upcoming.size <= size:
-            if self._upcoming_note is not None:
-                self._check_signed(self._upcoming, self._upcoming_note, f"head of {self._upcoming.size}")
-            if self._upcoming.size < size or self._upcoming.root != self._tree.root():
-                self._problem(f"head of {self._upcoming.size}", "the entries do not give its root")
+        while self._upcoming is not None and self._upcoming[0].size <= size:
+            head, note = self._upcoming
+            self._check_signed(head, note, f"head of {head.size}")
+            if head.size < size or head.root != self._tree.root():
+                self._problem(f"head of {head.size}", "the entries do not give its root")
             self._next_head()
 
     def _compare_partial_tiles(self) -> None:
@@ -495,66 +512,42 @@ class _Verification:
 
     # Tables of a database
 
-    def _compare_stored(self, index: int, entry: Taken) -> None:
-        if self._id_rows is not None and (row := next(self._id_rows, None)) != (entry.id, index):
-            message = f"entry {index} has the id {entry.id!r}; the database says {row!r:.200}"
+    def _compare_stored(self, index: int, data: bytes, entry: Taken) -> None:
+        if found := self._id_rows.other((entry.id, index)):
+            message = f"entry {index} has the id {entry.id!r}; the database says {found}"
             self._problem("table ledger_ids", message)
-            self._id_rows = None
-        number, digest = self._keys
-        if self._key_rows is not None and digest != self._replayed.key_history:
-            self._keys = number + 1, self._replayed.key_history
-            key = next(self._key_rows, None)
-            made = (
-                None if key is None else extended(digest, index, key[3])
-            )  # so that the entry is the right one too
-            mark = entry.id.rpartition("/")[2]
-            rest = None if key is None else (*key[:3], key[4])
-            if (
-                rest != (number, index, self._replayed.key_history, mark)
-                or made != self._replayed.key_history
-            ):
-                message = f"entry {index} makes row {number}; the database says {key!r:.200}"
+        (number, digest), history = self._keys, self._replay.key_history
+        if digest != history:
+            self._keys = number + 1, history
+            if found := self._key_rows.other((number, index, history, data, entry.id.rpartition("/")[2])):
+                message = f"entry {index} makes row {number}; the database says {found}"
                 self._problem("table ledger_keys", message)
-                self._key_rows = None
-        rows = self._rows
-        if rows is None:
-            return
         for position, transfer in enumerate(entry.transfers):
-            expected = _row(index, position, transfer, self._book.reservation)
-            found = next(rows, None)
-            if found != expected:
-                self._problem(
-                    f"transfers of entry {index} ({entry.id})",
-                    f"the database holds {found!r:.200}; the entry gives {expected!r:.200}",
-                    index,
-                )
-                self._rows = None
-                return
+            expected = _row(index, position, transfer, self._replay.book.reservation)
+            if found := self._rows.other(expected):
+                message = f"the database holds {found}; the entry gives {expected!r:.200}"
+                self._problem(f"transfers of entry {index} ({entry.id})", message, index)
 
     def compare_tables(self) -> None:
-        tables = self._tables
-        if tables is None or self._replay is None:
+        tables, book = self._tables, self._replay.book
+        if tables is None or not self._sound:
             return
-        if self._rows is not None and (extra := next(self._rows, None)) is not None:
-            self._problem(
-                f"transfers of entry {extra[0]}", "the database holds a transfer that no entry orders"
-            )
+        if (extra := self._rows.next()) is not None:
+            message = "the database holds a transfer that no entry orders"
+            self._problem(f"transfers of entry {extra[0]}", message)
         if tables.size() != self._tree.size:
             message = f"it says {tables.size()} entries; there are {self._tree.size}"
             self._problem("table ledger_log", message)
         stored = tables.balances()
-        for name in sorted(stored.keys() | set(self._book.accounts())):
-            if stored.get(name) != self._book.balance(name):
-                message = (
-                    f"the database holds {stored.get(name)}; the entries give {self._book.balance(name)}"
-                )
-                self._problem(f"account {name}", message)
-        if tables.totals() != self._book.totals():
-            message = f"the database holds {tables.totals()}; the entries give {self._book.totals()}"
-            self._problem("table ledger_totals", message)
-        if self._id_rows is not None and (left := next(self._id_rows, None)) is not None:
+        compared = {f"account {name}": (stored.get(name), book.balance(name)) for name in book.accounts()}
+        compared |= {f"account {name}": (stored[name], book.balance(name)) for name in sorted(stored)}
+        compared["table ledger_totals"] = (tables.totals(), book.totals())
+        for place, (kept, computed) in compared.items():
+            if kept != computed:
+                self._problem(place, f"the database holds {kept}; the entries give {computed}")
+        if (left := self._id_rows.next()) is not None:
             self._problem("table ledger_ids", f"the database has the id {left[0]!r} of no entry")
-        if self._key_rows is not None and (key := next(self._key_rows, None)) is not None:
+        if (key := self._key_rows.next()) is not None:
             self._problem("table ledger_keys", f"the database has the key of entry {key[1]}, which is none")
 
     # Report
@@ -575,10 +568,9 @@ class _Verification:
                 short = self._tree.size < report.known_size
                 report.known = Known.OLDER if short else Known.EXTENDED
         report.problems.sort(key=lambda p: (p.index is None, p.index or 0))
-        report.counts = self._counts
-        report.balances = {name: self._book.balance(name) for name in self._book.accounts()}
-        report.open_tasks = self._replayed.open_tasks()
-        report.remeasured = self._replayed.remeasured()
+        book, report.counts = self._replay.book, self._replay.counts
+        report.balances = {name: book.balance(name) for name in book.accounts()}
+        report.open_tasks, report.remeasured = self._replay.open_tasks(), self._replay.remeasured()
 
     def _problem(self, place: str, message: str, index: int | None = None) -> None:
         self._report.problems.append(Problem(place, message, index))

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from fedpeer.learning.errors import DataError, LearningError
 from fedpeer.learning.labels import Classes, class_count, real_inputs, whole_labels
-from fedpeer.protocol.model_file import changed
+from fedpeer.protocol.model_file import changed, stored_spec
 from mechanism.errors import kind_of
 from mechanism.terms import Terms
 from participant.engagement import read_counts
@@ -127,6 +127,14 @@ def counts_of(labels: Any, classes: int) -> tuple[int, ...]:
     """
     with refusing():
         return tuple(np.bincount(whole_labels(labels, classes), minlength=classes).tolist())
+
+
+def differing(terms: Terms, own: Weights) -> str:
+    """Names of tensors that are not as the task's model contract has them; the empty text where all are."""
+    wanted = {spec.name: spec for spec in terms.contract.tensors}
+    stored = {name: stored_spec(name, array, wanted.get(name)) for name, array in own.items()}
+    names = sorted(name for name in stored.keys() | wanted.keys() if stored.get(name) != wanted.get(name))
+    return ", ".join(names[:5]) + (" and others" if len(names) > 5 else "")
 
 
 @contextmanager

@@ -25,11 +25,10 @@ from fedpeer.learning.labels import Classes, class_count, whole_labels
 from fedpeer.learning.models import inside, load_weights, weights_of
 from fedpeer.learning.samples import of_labelled
 from fedpeer.learning.training import joined_batches
-from fedpeer.protocol.model_file import stored_spec
 from mechanism.lifecycle import needs_evidence
 from mechanism.terms import Recipe, Terms
 from mechanism.variation import FOLLOWED, Part
-from participant.adapters.fitting import check_moved, counts_of, refusing, tried
+from participant.adapters.fitting import check_moved, counts_of, differing, refusing, tried
 from participant.adapters.following import check_followed, keep, wished, wishes_of
 from participant.adapters.workload import SkewedTask
 from participant.errors import TaskError
@@ -98,13 +97,10 @@ class TorchTask(Task):
 
         One step of training is made on the first samples, and the module put back as it was.
         """
-        wanted = {spec.name: spec for spec in terms.contract.tensors}
-        own = {n: stored_spec(n, a, wanted.get(n)) for n, a in weights_of(self.module).items()}
-        differing = sorted(name for name in own.keys() | wanted.keys() if own.get(name) != wanted.get(name))
-        if differing:
+        if names := differing(terms, weights_of(self.module)):
             raise TaskError(
-                f"the module does not fit the task's model contract at {', '.join(differing[:5])}"
-                f"{' and others' if len(differing) > 5 else ''}; build the architecture {terms.recipe.model!r}"
+                f"the module does not fit the task's model contract at {names}; build the architecture "
+                f"{terms.recipe.model!r}"
             )
         if self.classes != len(terms.reference):
             raise TaskError(f"the data have {self.classes} labels, the task {len(terms.reference)}")

@@ -31,12 +31,11 @@ from fedpeer.learning.workloads.protocol import (
     trains_dp_sgd,
     unfollowed,
 )
-from fedpeer.protocol.model_file import stored_spec
 from mechanism.effort import EffortCurve, ExponentialEffort
 from mechanism.terms import Terms
 from mechanism.workload import Labels
 from participant.adapters.counting import codes, count
-from participant.adapters.fitting import check_finite, check_moved, refusing, tried
+from participant.adapters.fitting import check_finite, check_moved, differing, refusing, tried
 from participant.adapters.following import keep, wished
 from participant.errors import TaskError
 from participant.task import Counts, Task, Trained, TrainingRound, Weights
@@ -111,7 +110,11 @@ class WorkloadTask(Task):
             )
         recipe = keep(terms.recipe, self.wishes, say=True)
         start = self._workload.build(0)
-        _check_contract(terms, start)
+        if names := differing(terms, start):
+            raise TaskError(
+                f"the task's models are not those of its workload {terms.recipe.model}: they differ at {names}; tell "
+                "the operator, or bring a task of your own"
+            )
         samples = self.samples = self._fitting(self.samples)
         codes(samples, terms, self.folders)
         few = samples.select(np.arange(min(len(samples), max(2, recipe.batch_size))))
@@ -285,18 +288,6 @@ def _agreed(terms: Terms, folders: tuple[str, ...]) -> Workload:
             f"the workload {recipe.model} has {classes} classes, the task {strata}; tell the operator"
         )
     return workload
-
-
-def _check_contract(terms: Terms, start: Weights) -> None:
-    wanted = {spec.name: spec for spec in terms.contract.tensors}
-    own = {name: stored_spec(name, array, wanted.get(name)) for name, array in start.items()}
-    differing = sorted(name for name in own.keys() | wanted.keys() if own.get(name) != wanted.get(name))
-    if differing:
-        raise TaskError(
-            f"the task's models are not those of its workload {terms.recipe.model}: they differ at "
-            f"{', '.join(differing[:5])}{' and others' if len(differing) > 5 else ''}; tell the operator, or bring a "
-            "task of your own"
-        )
 
 
 def _together(inputs: Any, targets: Any) -> Samples:

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from coordinator import audits, payouts, scoring, transaction
 from coordinator.admission import admit_dispute
 from coordinator.aggregation import Merged
-from coordinator.blobs import BlobStore
 from coordinator.clock import SystemClock
 from coordinator.commits import Transactions
 from coordinator.derivation import organisation_mark
@@ -304,12 +303,12 @@ class Mirrored(History):
 
     def audit(self, found: AuditFindings, at: str | None = None, verdict: AuditVerdict | None = None) -> None:
         super().audit(found, at, verdict)
-        blobs, brought = BlobStore(Path("models")), Brought(found.statement, found.signature, None)
+        brought = Brought(found.statement, found.signature, None)
 
         def act(t: Transaction, row: TaskRow) -> AuditVerdict:
-            ordered = audits.order(t, row, blobs, found.statement.round, found.statement.participant_id)
+            ordered = audits.order(t, row, found.statement.round, found.statement.participant_id)
             assert ordered.claim.samples_root == self.root(found.statement.participant_id)
-            return audits.record(t, row, audits.ground(t, row, blobs, brought), found)
+            return audits.record(t, row, audits.ground(t, row, brought), found)
 
         assert self.step(act) == self.verdict_of(found)
 

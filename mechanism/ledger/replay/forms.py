@@ -21,6 +21,14 @@ def _json(kind: type, expected: str) -> _Form:
     return _Form(lambda value: type(value) is kind, expected)
 
 
+def _list_of(form: _Form, expected: str) -> _Form:
+    return _Form(lambda value: type(value) is list and all(map(form.holds, value)), expected)
+
+
+def _or_null(form: _Form) -> _Form:
+    return _Form(lambda value: value is None or form.holds(value), f"{form.expected} or null")
+
+
 def _hexadecimal(pattern: str, expected: str) -> _Form:
     matches = re.compile(pattern).fullmatch
     return _Form(lambda value: type(value) is str and matches(value) is not None, expected)
@@ -35,30 +43,16 @@ def _is_hexadecimal(value: Any) -> bool:
 
 _TEXT, _NUMBER, _LOGICAL = _json(str, "a string"), _json(int, "an integer"), _json(bool, "true or false")
 _LIST, _OBJECT = _json(list, "a list"), _json(dict, "an object")
-_NUMBERS = _Form(
-    lambda value: type(value) is list and all(type(one) is int for one in value), "a list of integers"
+_NUMBERS = _list_of(_NUMBER, "a list of integers")
+_ROWS = _list_of(_NUMBERS, "lists of integers")
+_NUMBER_OR_NULL, _OBJECT_OR_NULL, _TEXT_OR_NULL = map(_or_null, (_NUMBER, _OBJECT, _TEXT))
+_VERDICT = _Form(
+    lambda one: type(one) is list and len(one) == 2 and type(one[0]) is str and type(one[1]) is bool, ""
 )
-_NUMBER_OR_NULL = _Form(lambda value: value is None or type(value) is int, "an integer or null")
-_OBJECT_OR_NULL = _Form(lambda value: value is None or type(value) is dict, "an object or null")
-_TEXT_OR_NULL = _Form(lambda value: value is None or type(value) is str, "a string or null")
-_ROWS = _Form(
-    lambda value: type(value) is list and all(_NUMBERS.holds(row) for row in value), "lists of integers"
-)
-_VERDICTS = _Form(
-    lambda value: (
-        type(value) is list
-        and all(
-            type(one) is list and len(one) == 2 and type(one[0]) is str and type(one[1]) is bool
-            for one in value
-        )
-    ),
-    "a list of pairs of a screen's name and whether it was passed",
-)
+_VERDICTS = _list_of(_VERDICT, "a list of pairs of a screen's name and whether it was passed")
 _BYTES = _Form(_is_hexadecimal, "pairs of hexadecimal digits, in lower case")
 _DIGEST = _hexadecimal("[0-9a-f]{64}", "32 bytes in hexadecimal, in lower case")
-_DIGEST_OR_NULL = _Form(
-    lambda value: value is None or _DIGEST.holds(value), "32 bytes in hexadecimal, in lower case, or null"
-)
+_DIGEST_OR_NULL = _Form(_or_null(_DIGEST).holds, "32 bytes in hexadecimal, in lower case, or null")
 _DIGEST_OR_NONE = _hexadecimal(
     "([0-9a-f]{64})?", "32 bytes in hexadecimal, in lower case, or an empty string"
 )

@@ -127,7 +127,7 @@ def test_figures_take_rounds_of_one_attacker_together() -> None:
 
 
 def test_an_unknown_family_and_a_budget_below_a_generation_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(CommandError, match="--search fly: no such family; expected all, or identities"):
+    with pytest.raises(CommandError, match="--search fly: no such family; expected one of all, identities"):
         arena(search=["fly"], out=tmp_path)
     with pytest.raises(CommandError, match="--budget 3: expected at least 8"):
         arena(search=["length"], budget=3, out=tmp_path)
