@@ -120,7 +120,7 @@ def limit_at(scores: Array, rate: float) -> float:
     threshold = float(ordered[-over - 1])
     beyond = (over + 1) / (len(ordered) + 1)
     total = float(ordered[-over:].sum()) - over * threshold
-    return max(float(ordered[-1]), threshold + total * ((beyond / rate) ** (1 / over) - 1))
+    return max(float(ordered[-1]), threshold + total * (float((beyond / rate) ** (1 / over)) - 1))
 
 
 @dataclass(frozen=True, eq=False)
