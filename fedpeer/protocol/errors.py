@@ -38,7 +38,10 @@ class Code(Enum):
     SIGNATURE_INVALID = "Sign the canonical statement with the key of your current certificate."
     NONCE_UNKNOWN = "Fetch the task again and sign with its nonce."
     TERMS_CHANGED = "Fetch the task again and decide on the terms that it now has."
-    DRAW_SHARE_INVALID = "Submit the round's share of the chain whose head the claim has; without the chain no model is scored."
+    DRAW_SHARE_INVALID = (
+        "Submit the round's share of the chain whose head the claim has; without the chain no model "
+        "is scored."
+    )
     MODEL_INVALID = "Submit a safetensors file that fits the task's model contract."
     FRAMES_INVALID = "Send the header first and then frames in order, from the announced offset."
     SUBMISSION_CONFLICT = "A submission id stands for one content for ever; choose a new id."
@@ -55,7 +58,10 @@ class Code(Enum):
     TOO_LARGE = "Keep within the limit that is named."
     QUOTA_EXCEEDED = "Wait and try again, more slowly."
     STORAGE_FULL = "Nothing was changed. Try again later; the operator must make space."
-    OVERLOADED = "Nothing was changed. Try again in a moment; where it lasts, the operator must allow more files or memory."
+    OVERLOADED = (
+        "Nothing was changed. Try again in a moment; where it lasts, the operator must allow more files "
+        "or memory."
+    )
     STORAGE_UNAVAILABLE = "Nothing was changed. Try again in a moment."
     DRAINING = "The coordinator is shutting down; reconnect in a moment."
     INTERNAL = "This is a fault of the coordinator; give its operator the request id."
