@@ -20,7 +20,7 @@ from fedpeer.cli.errors import CommandError
 from fedpeer.console.sessions import Role
 from fedpeer.learning.datasets import LabelledData, load_splits
 from fedpeer.learning.samples import Samples
-from fedpeer.protocol.audit_folder import Brought
+from fedpeer.protocol.audit_folder import Brought, read_brought
 from fedpeer.testing.coordinator import LocalCoordinator
 from mechanism.ledger.accounts import held, payable, stake
 from mechanism.ledger.entry import Entry
@@ -123,7 +123,8 @@ def test_who_trains_on_other_samples_than_it_has_committed_to_is_paid_nothing(tm
             salt = samples_salt(StateFolder(tmp_path / name).credentials().key, made.terms.digest, name).hex()
             key = tmp_path / "auditor.pem"
             told[name] = site(order, "--key", key, "--out", brought, "--salt", salt, *more)
-            found = Brought.read(brought)
+            found = read_brought(brought)
+            assert isinstance(found, Brought)
             verdict = coordinator.operator(lambda operator: operator.record_audit(found))
             with pytest.raises(TaskError, match="awaited"):
                 coordinator.operator(lambda operator: operator.record_audit(found))
