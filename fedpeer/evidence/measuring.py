@@ -201,12 +201,18 @@ class Shadows:
     plans: tuple[Plan, ...]
 
     def taught(self, fitted: Fitted, z: Array) -> Taught:
-        """What they teach of distinct samples; z: regressors of the sound ones by the maps of `fitted`."""
+        """What they teach of distinct samples; z: regressors of the sound ones by the maps of `fitted`.
+
+        Anchors teach nothing of it: they have a quarter of D_c, and where that is small see each sample so often that
+        lines through them are off by as much as a repeated half moves the others.
+        """
         if self.repeated is not None:
             features = fitted.maps.of_shadows(self.repeated)
             shares = fitted.maps.shadow_shares(features)
             z = np.concatenate([z, self.repeated.z(features, shares)])
-        return Taught(z, self.beside, self.times, self.family)
+        anchors = [place for place, plan in enumerate(self.plans) if plan.anchor is not None]
+        others = np.setdiff1d(np.arange(len(self.times)), anchors)
+        return Taught(z, self.beside, self.times, self.family).rows(others)
 
 
 @dataclass(frozen=True, eq=False)

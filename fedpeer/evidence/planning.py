@@ -57,7 +57,8 @@ KEPT, KEPT_SHARE = 12, 0.25
 ANCHOR_SHARE, LEAST_ANCHORS = 0.08, 4
 
 
-#: Sound shadows from which there are repeated ones: with a tenth of them diverged, `straying.LEAST_SOUND` are left.
+#: Sound shadows from which there are repeated ones: without anchors, and with a tenth of the others diverged,
+#: `straying.LEAST_SOUND` are left.
 LEAST_FOR_REPEATED = 50
 
 #: Repeated shadows for each sound one that are trained by the recipe, and as many that are trained more calmly; the

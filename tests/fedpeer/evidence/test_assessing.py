@@ -18,6 +18,7 @@ from fedpeer.evidence import EvidenceError, EvidenceTask, RoundEvidence, ShadowE
 from fedpeer.evidence.assessing import SCORED_RULES, replay
 from fedpeer.evidence.fitting import MIN_SHADOWS
 from fedpeer.evidence.sent import Broadcast
+from fedpeer.evidence.straying import LEAST_SOUND, times_seen
 from fedpeer.experiments.arena.attacks import relabelled
 from fedpeer.learning.datasets import LabelledData, Splits, load_splits, stratified_split
 from fedpeer.learning.models import initial_weights
@@ -197,6 +198,18 @@ def test_few_samples_and_wrong_labels_cost_the_payment(scene: Scene) -> None:
     for name in ("handful", "wrong"):
         assert set(failed(found[name])) & {"samples", "trained", "echo"}, name
         assert not found[name].scored or found[name].multiplier_ppm < MICRO // 2, name
+
+
+def test_anchors_teach_nothing_of_distinct_samples(scene: Scene) -> None:
+    """They repeat a quarter of D_c: lines through them are off by so much that repeated thirds had their whole weight."""
+    ensemble = scene.ensemble.ensemble
+    shadows = ensemble.shadows
+    taught = shadows.taught(ensemble.fitted, ensemble.fitted.z)
+    others = [plan for plan in shadows.plans if plan.anchor is None]
+    assert LEAST_SOUND <= len(others) < len(shadows.plans)
+    times = [times_seen(plan.rows, scene.ensemble.task.codes) for plan in others]
+    assert taught.times[taught.family == 0].tolist() == times
+    assert (taught.family != 0).sum() == (shadows.family != 0).sum() > 0
 
 
 def test_honest_participants_of_one_label_are_scored_and_read_as_such(scene: Scene) -> None:
