@@ -201,7 +201,7 @@ def test_few_samples_and_wrong_labels_cost_the_payment(scene: Scene) -> None:
 
 
 def test_anchors_teach_nothing_of_distinct_samples(scene: Scene) -> None:
-    """They repeat a quarter of D_c: lines through them are off by so much that repeated thirds had their whole weight."""
+    """They repeat a quarter of D_c: with them in the lines, repeated thirds had their whole weight."""
     ensemble = scene.ensemble.ensemble
     shadows = ensemble.shadows
     taught = shadows.taught(ensemble.fitted, ensemble.fitted.z)

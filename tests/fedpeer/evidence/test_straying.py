@@ -7,7 +7,7 @@ import numpy.typing as npt
 import pytest
 
 from fedpeer.evidence.regression import Line
-from fedpeer.evidence.straying import KEPT, Straying, Taught, fit_times, times_seen
+from fedpeer.evidence.straying import KEPT, LEAST_SOUND, Straying, Taught, fit_times, times_seen
 from mechanism.degree_map import regressors
 from mechanism.settlement import MICRO
 
@@ -93,7 +93,7 @@ def test_each_family_has_its_line_and_too_few_have_none() -> None:
     family[-1] = 2
     assert len(fit_times(Taught(shadows.z, shadows.beside, shadows.times, family), (), STRATA, 1, C)) == 1
     assert fit_times(taught(60, 2, 6)[1], (), STRATA, 1, C) == ()
-    assert fit_times(taught(44, 12, 6)[1], (), STRATA, 1, C) == ()
+    assert fit_times(taught(LEAST_SOUND - 1, 12, 6)[1], (), STRATA, 1, C) == ()
 
 
 def test_a_sample_is_seen_as_often_as_its_stratum_says() -> None:
