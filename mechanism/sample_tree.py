@@ -29,18 +29,22 @@ TARGETS = "targets"
 
 
 def sample_digests(
-    inputs: npt.ArrayLike | Mapping[str, npt.ArrayLike], targets: npt.ArrayLike
+    inputs: npt.ArrayLike | Mapping[str, npt.ArrayLike],
+    targets: npt.ArrayLike,
+    columns: Mapping[str, npt.ArrayLike] | None = None,
 ) -> list[bytes]:
     """The digest of each sample.
 
     Args:
         inputs: one array, or several by name, with a row a sample; targets: a row a sample.
+        columns: what else is known of each sample, by name, as strata may be told by it.
 
     Raises:
         FieldError: no sample, or arrays of different lengths.
     """
     parts = inputs if isinstance(inputs, Mapping) else {"inputs": inputs}
     named = {f"inputs.{name}": np.asarray(part) for name, part in parts.items()}
+    named |= {f"columns.{name}": np.asarray(part) for name, part in (columns or {}).items()}
     named[TARGETS] = np.asarray(targets)
     lengths = {name: len(part) if part.ndim else 0 for name, part in named.items()}
     count = lengths[TARGETS]

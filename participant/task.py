@@ -143,8 +143,9 @@ class Task(ABC):
         """The method that was written, for messages."""
         return "label_counts" if type(self).counts is Task.counts else "counts"
 
-    def training_samples(self) -> tuple[Any, Any] | None:
-        """What `train` trains on: inputs (an array, or arrays by name, a row a sample) and targets (a row a sample).
+    def training_samples(self) -> tuple[Any, Any] | tuple[Any, Any, Mapping[str, Any]] | None:
+        """What `train` trains on: inputs (an array, or arrays by name, a row a sample) and targets (a row a sample);
+        where strata are told by what is neither, a third: that, by name, a row a sample.
 
         Asked for once, after `collect`, where the terms have audits: the claim commits to them, and nothing of them is
         sent (`mechanism.sample_tree`). They must be those of every round, and be found again where an auditor comes.

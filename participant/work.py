@@ -155,11 +155,11 @@ class LocalTrainer:
                 public="the participant's task does not say what its samples are",
             )
         try:
-            inputs, targets = found
-            return samples_root(sample_digests(inputs, targets), salt)
+            return samples_root(sample_digests(*found), salt)
         except (FieldError, TypeError, ValueError) as error:
             raise TaskError(
-                f"{kind}.training_samples returned what are no samples ({error}); expected (inputs, targets)",
+                f"{kind}.training_samples returned what are no samples ({error}); expected (inputs, targets), or a "
+                "mapping of columns as a third",
                 public="the participant's task does not say what its samples are",
             ) from None
 

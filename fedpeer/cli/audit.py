@@ -382,7 +382,8 @@ def _opened(
     except ParticipantError as error:
         raise CommandError(f"the samples cannot be opened: {error}") from None
     try:
-        root = samples_root(sample_digests(samples.inputs, samples.targets), bytes.fromhex(salt))
+        digests = sample_digests(samples.inputs, samples.targets, samples.columns)
+        root = samples_root(digests, bytes.fromhex(salt))
     except (ValueError, FieldError) as error:
         raise CommandError(
             f"the salt is none ({error}); the participant's `fedpeer participant audits TASK --salt` prints it"

@@ -136,9 +136,9 @@ class WorkloadTask(Task):
         del round_
         return self._fitting(self.samples)
 
-    def training_samples(self) -> tuple[Any, Any]:
+    def training_samples(self) -> tuple[Any, Any, Mapping[str, Any]]:
         chosen = self.data(1)
-        return chosen.inputs, chosen.targets
+        return chosen.inputs, chosen.targets, chosen.columns
 
     def train(self, weights: Weights, round: TrainingRound) -> Trained:  # noqa: A002 - as Task.train
         workload, samples = self.workload, self.data(round.number)

@@ -5,11 +5,13 @@ from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from fedpeer.cli.audit import _opened
 from fedpeer.learning.models import initial_weights
 from fedpeer.learning.samples import Samples
 from fedpeer.learning.workloads.loading import WorkloadSource
@@ -21,6 +23,7 @@ from participant.adapters.counting import count, count_column, count_labels, cou
 from participant.adapters.workload import SkewedTask, WorkloadTask
 from participant.errors import TaskError, TrainingError
 from participant.task import TrainingRound
+from participant.work import LocalTrainer
 from tests.participant.adapters.test_torch import terms_for
 
 pytestmark = pytest.mark.arithmetic
@@ -277,6 +280,30 @@ def test_strata_by_a_column_beside_the_inputs(shop: Shop) -> None:
     assert isinstance(shop.terms().strata, Labels)
     with pytest.raises(TaskError, match="no column 'site'"):
         task(shop).prepare(terms)
+
+
+def test_an_auditor_counts_strata_by_the_column_that_the_claim_commits_to(shop: Shop, tmp_path: Path) -> None:
+    terms = shop.terms(
+        strata=Column("site", ("south", "north")),
+        reference=(Fraction(1, 2),) * 2,
+        columns=Columns(("a", "b", "c"), "kind", "array"),
+        classes=CLASSES,
+    )
+    order: Any = SimpleNamespace(terms=terms, opening=SimpleNamespace(effort=Decimal(0)))
+    array = np.asarray(samples().inputs)
+    kind = np.array([CLASSES[label] for label in samples().targets.tolist()])
+    roots = []
+    for name, south in (("claimed", 20), ("altered", 30)):
+        sites = np.array(["south"] * south + ["north"] * (60 - south))
+        columns = {"a": array[:, 0], "b": array[:, 1], "c": array[:, 2], "kind": kind, "site": sites}
+        path = write_table(tmp_path / f"{name}.npz", columns)
+        opened = _opened(order, path, None, (str(shop.folder),), "00" * 32)
+        assert tuple(opened.counts) == (south, 60 - south)
+        mine = WorkloadTask(path, folders=[shop.folder])
+        mine.prepare(terms)
+        assert LocalTrainer(mine).samples_root(bytes(32)) == opened.root
+        roots.append(opened.root)
+    assert roots[0] != roots[1], "another column is another claim"
 
 
 @pytest.mark.parametrize("kind", [".csv", ".parquet", ".npz"])
