@@ -46,6 +46,7 @@ from collections.abc import Sequence
 from fedpeer.protocol.errors import Code, Refusal
 
 __all__ = [
+    "BusyError",
     "CertificateExpiredError",
     "ConfigurationError",
     "ConflictError",

@@ -171,9 +171,10 @@ async def test_a_service_whose_lease_is_lost_ends_in_the_middle_of_evidence(tmp_
             await asyncio.to_thread(until, (tmp_path / "trains").exists)
             end_leases(database)
             assert await asyncio.to_thread(serving.wait, 120) == LEASE_LOST_CODE
-        assert said(folder.path).startswith(
-            "fedpeer: the connection that holds the lease on the database broke"
-        )
+        lines = (folder.path / "log").read_text().splitlines()
+        # After it Python may name what a process that leaves at once has not cleaned up.
+        lost = "fedpeer: the connection that holds the lease on the database broke"
+        assert any(line.startswith(lost) for line in lines)
 
 
 def end_leases(database: str) -> None:
