@@ -9,7 +9,7 @@ BadRequest where fields are at fault, and RequestInfo with the request id that t
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, unique
 
 import grpc
 from google.protobuf import any_pb2
@@ -21,6 +21,7 @@ from grpc_status import rpc_status
 DOMAIN = "fedpeer.v1"
 
 
+@unique
 class Code(Enum):
     """Why a call is refused. The value is the advice to the caller."""
 
