@@ -866,8 +866,8 @@ def report_of(t: Transaction, row: TaskRow) -> TaskReport:
         expected[line.participant_id] += line.expected_micro
     people = []
     for c in t.market.claims(row.id):
-        micro = paid[c.participant_id], expected[c.participant_id]
-        people.append(Person(c.participant_id, _standing(progress, c), c.degree, *micro))
+        name = c.participant_id
+        people.append(Person(name, _standing(progress, c), c.degree, paid[name], expected[name]))
     failed = t.market.all_failures(row.id)
     return TaskReport(
         row=row,

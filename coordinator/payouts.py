@@ -234,8 +234,15 @@ def _line(
     number: int, price: Price, participant_id: str, account: BankAccountRow, micro: int
 ) -> PayoutLineRow:
     units = price.units(micro)
-    bank = account.holder, account.iban, account.bic
-    return PayoutLineRow(number, participant_id, units, price.micro(units), *bank)
+    return PayoutLineRow(
+        number=number,
+        participant_id=participant_id,
+        units=units,
+        micro=price.micro(units),
+        holder=account.holder,
+        iban=account.iban,
+        bic=account.bic,
+    )
 
 
 def end(t: Transaction, number: int, outcome: str, reason: str = "") -> tuple[Run, bool]:

@@ -161,9 +161,13 @@ class Transaction:
 
     def begin_upload(self, statement: ModelStatement, standing: ModelStanding) -> int:
         """Fixes when a model was committed to; known already where an upload is resumed."""
-        names = statement.task_id, statement.participant_id, statement.submission_id
         return standing.sequence or self.market.add_upload(
-            *names, statement.round, statement.digest, self.now
+            statement.task_id,
+            statement.participant_id,
+            statement.submission_id,
+            statement.round,
+            statement.digest,
+            self.now,
         )
 
     def add_model(
@@ -303,9 +307,15 @@ class Transaction:
         ordered = sorted(assessments, key=lambda a: a.participant_id)
         stakes = self.ledger.stakes(task.id, [a.participant_id for a in ordered])
         disputable = disputes_possible(task.terms)
-        known = self.ledger.keys(), self._meetings(task)
         settlement, settled = entries.settlement_entries(
-            task.terms, task.round, draw, ordered, stakes, disputable, *known
+            task.terms,
+            task.round,
+            draw,
+            ordered,
+            stakes,
+            disputable,
+            self.ledger.keys(),
+            self._meetings(task),
         )
         figures = {} if quality is None else quality.figures()
         by_label = json.dumps(quality.by_label) if quality is not None and quality.by_label else None
@@ -411,9 +421,20 @@ class Transaction:
         people = [claim.participant_id for claim in self.market.claims(task.id)]
         stakes = self.ledger.stakes(task.id, people)
         convicted = {a.participant_id for a in self.market.audits(task.id) if a.stage == CONVICTED}
-        audits = self._left_held(task, people, stakes, convicted)
-        of_money = unresolved, stakes, self.at(task.id), reason, self._awards(task), audits, convicted
-        self.record(*entries.ending_entries(task.id, task.round, state, *of_money))
+        self.record(
+            *entries.ending_entries(
+                task.id,
+                task.round,
+                state,
+                unresolved,
+                stakes,
+                self.at(task.id),
+                reason,
+                self._awards(task),
+                self._left_held(task, people, stakes, convicted),
+                convicted,
+            )
+        )
         self.notice(f"task.{state.value.lower()}", {"round": task.round, **detail}, task.id)
         owed = self.ledger_store.balances([payable(name) for name in people])
         if due := sum(balance.free for balance in owed.values()):
@@ -506,8 +527,17 @@ class Transaction:
     def _receipt(
         self, statement: Statement | FailureReport, round_: int, index: int, *, late: bool
     ) -> ReceiptRow:
-        names = statement.task_id, statement.participant_id, statement.submission_id
-        receipt = ReceiptRow(*names, statement.kind, round_, statement.digest, index, late, self.now)
+        receipt = ReceiptRow(
+            task_id=statement.task_id,
+            participant_id=statement.participant_id,
+            submission_id=statement.submission_id,
+            kind=statement.kind,
+            round=round_,
+            digest=statement.digest,
+            ledger_index=index,
+            late=late,
+            at=self.now,
+        )
         self.market.add_receipt(receipt)
         return receipt
 
