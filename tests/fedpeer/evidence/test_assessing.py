@@ -103,7 +103,7 @@ def test_a_claim_that_is_far_too_good_is_refuted_and_still_paid_on_what_is_measu
     scene: Scene,
 ) -> None:
     submissions = [
-        submission(f"h{i}", w, max(Fraction(0), d - Fraction(4, 10)), order=i)
+        submission(f"h{i}", w, max(Fraction(0), d - Fraction(6, 10)), order=i)
         for i, (d, w) in enumerate(scene.honest)
     ]
     claimed = scene.evidence.assess(scene.ensemble, submissions, scene.history).assessments
