@@ -70,9 +70,11 @@ class AccuracyTask:
     strata_are_classes: bool = True
 
 
-def _images(dataset: str) -> Callable[[int], Parts]:
+def _images(dataset: str, validation: int | None = None) -> Callable[[int], Parts]:
+    """`validation` images in D_c; the data set's default without."""
+
     def split(seed: int) -> Parts:
-        splits = load_splits(dataset, seed=seed)
+        splits = load_splits(dataset, seed=seed, validation=validation)
         return Parts(
             of_labelled(splits.validation),
             splits.validation.labels,
@@ -84,7 +86,8 @@ def _images(dataset: str) -> Callable[[int], Parts]:
     return split
 
 
-#: Flights of D_c, so that each half has about an eighth of a recipe's samples of the rarest carrier; and of the pool.
+#: Samples of D_c, and flights of the pool. A half has an eighth of a recipe's samples of flights' rarest carrier,
+#: and four fifths of a class of images.
 _D_C, _POOL = 8_000, 20_000
 
 
@@ -215,7 +218,10 @@ TASKS: Mapping[str, AccuracyTask] = {
         1,
     ),
     "fashion-mnist": AccuracyTask(
-        lambda: CnnWorkload("fashion-mnist-cnn"), _images("fashion-mnist"), _recipe(5, 64, "0.001", 500), 3
+        lambda: CnnWorkload("fashion-mnist-cnn"),
+        _images("fashion-mnist", _D_C),
+        _recipe(5, 64, "0.001", 500),
+        3,
     ),
     "fashion-resnet": AccuracyTask(
         lambda: TorchWorkload(GroupNormResNet, classes=10),
