@@ -46,7 +46,9 @@ def _kept(folder: Path) -> Iterator[None]:
             patch.object(sys, "argv"),
             patch.object(sys, "path", [str(folder), *sys.path]),
             # A logger that is cached would speak as this command configured it for as long as the process lives.
-            patch.object(structlog, "configure", lambda **o: configure(**o | {"cache_logger_on_first_use": False})),
+            patch.object(
+                structlog, "configure", lambda **o: configure(**o | {"cache_logger_on_first_use": False})
+            ),
         ):
             yield
     finally:

@@ -1,8 +1,6 @@
 """A task file's calibration: written beside its comments, refused for another task."""
 
 import json
-import subprocess
-import sys
 import tomllib
 from decimal import Decimal
 from pathlib import Path
@@ -23,6 +21,7 @@ from fedpeer.cli.errors import CommandError
 from fedpeer.learning.models import initial_weights
 from fedpeer.protocol.model_file import encode_model
 from mechanism.errors import MechanismError
+from tests.commands import fedpeer
 from tests.coordinator.test_dry_round import task
 from tests.integration.market import make_folder
 
@@ -174,10 +173,6 @@ def test_terms_of_a_calibrated_task_open_and_stale_ones_do_not(tmp_path: Path) -
 def test_what_a_calibration_does_not_propose_for_is_refused(document: dict[str, Any], said: str) -> None:
     with pytest.raises(TaskError, match=said):
         with_placeholders(document)
-
-
-def fedpeer(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([sys.executable, "-m", "fedpeer", *arguments], capture_output=True, text=True)
 
 
 def test_calibrating_a_file_gives_numbers_that_it_can_be_opened_with(tmp_path: Path) -> None:

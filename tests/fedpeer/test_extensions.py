@@ -15,6 +15,7 @@ from fedpeer.extensions import ATTACKS, ExtensionError, extension, extension_nam
 from fedpeer.learning.datasets import dataset_names, load_splits
 from fedpeer.learning.errors import DataError
 from fedpeer.testing.terms import task_config
+from tests import commands
 from tests.docs.test_extensions_page import written_extension
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -77,7 +78,7 @@ def test_a_market_refuses_a_payment_rule_that_others_lack(lab: Path, tmp_path: P
 
 
 def test_the_first_mistake_is_one_sentence(lab: Path) -> None:
-    done = fedpeer(lab, "arena", "--attack", "broken")
+    done = commands.fedpeer("arena", "--attack", "broken")
     assert done.returncode == 2
     assert "'broken' of fedpeer.attacks (my-lab 1.0) cannot be loaded from my_lab:NOTHING" in done.stderr
     assert "Traceback" not in done.stderr

@@ -380,9 +380,7 @@ def test_values_of_other_types_in_a_database_give_a_sentence(
     ruleless: Path, tmp_path: Path, value: str
 ) -> None:
     for table, column in COLUMNS:
-        path = altered(
-            ruleless, tmp_path / f"{table}-{column}.db", f"UPDATE {table} SET {column} = {value}"
-        )
+        path = altered(ruleless, tmp_path / f"{table}-{column}.db", f"UPDATE {table} SET {column} = {value}")
         for command in (("verify", path), ("balance", path), ("show", path), ("prove", path, 3)):
             run(*command)
         refused("verify", path)
