@@ -9,7 +9,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from coordinator.errors import TaskError
+from coordinator.errors import MarketTaskError
 from coordinator.opening import prepare_task
 from fedpeer.extensions import ATTACKS, ExtensionError, extension, extension_names
 from fedpeer.learning.datasets import dataset_names, load_splits
@@ -72,7 +72,7 @@ def test_a_market_refuses_a_payment_rule_that_others_lack(lab: Path, tmp_path: P
         initial_model="none",
     )
     with pytest.raises(
-        TaskError, match="those who verify the ledger lack it and could not recompute a payment"
+        MarketTaskError, match="those who verify the ledger lack it and could not recompute a payment"
     ):
         prepare_task(config, 0.0)
 
