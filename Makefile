@@ -4,8 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 PROTO_FILES := $(wildcard protos/fedpeer/v1/*.proto)
-# Workers of the default suite; the machine's cores by default.
-PYTEST_WORKERS ?= auto
+# Workers of the default suite: one more than the machine has cores, since one of them often waits for a deadline.
+PYTEST_WORKERS ?= $(shell $(PYTHON) -c "import os; print(1 + os.cpu_count())")
+# Where tests keep their files: in memory, where there is room. On a disk half of what they wait for is fsync, which
+# nothing here can tell from none: processes are killed, machines are not.
+TEST_FILES ?= $(shell df --output=avail -k /dev/shm 2>/dev/null | awk 'NR == 2 && $$1 > 4000000 {print "/dev/shm"}')
+# One thread a process: workers and what they start are as many as there are cores, and threads that wait spin.
+PYTEST := $(if $(TEST_FILES),TMPDIR=$(TEST_FILES) )OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 FAST_TESTS := tests/test_architecture.py tests/mechanism tests/fedpeer/protocol tests/participant/test_journal.py \
 	tests/participant/test_config.py tests/coordinator/test_states.py \
 	--ignore tests/mechanism/test_equilibrium.py --ignore tests/mechanism/test_learner.py
@@ -23,11 +28,11 @@ demo: $(STAMP)
 	$(BIN)/fedpeer demo $(DEMO_ARGS)
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadscope --no-loadscope-reorder $(TEST_ARGS)
+	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadscope --no-loadscope-reorder $(TEST_ARGS)
 
 # The mathematics, the protocol and the house's own rules: what to run after every change.
 test-fast: $(STAMP)
-	$(BIN)/python -m pytest -n $(PYTEST_WORKERS) --dist loadscope -q $(FAST_TESTS) $(TEST_ARGS)
+	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadscope -q $(FAST_TESTS) $(TEST_ARGS)
 
 # The base install from a wheel, with the lowest and the newest versions, on every Python that is here.
 test-install: $(STAMP)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.config import EvidenceSection
-from coordinator.errors import TaskError
+from coordinator.errors import MarketTaskError
 from coordinator.scoring import RoundStart, make_scorer, new_salt
 from coordinator.storage.audits import APPEALED, CONVICTED, FAILED, OPEN, RELEASED, AuditRow
 from coordinator.storage.tasks import TaskRow
@@ -33,9 +33,9 @@ from mechanism.statements import ClaimOpening, ClaimStatement, measured_after, s
 
 
 def section(row: TaskRow) -> Audit:
-    """What a task's terms say of audits. Raises TaskError where they have none."""
+    """What a task's terms say of audits. Raises MarketTaskError where they have none."""
     if row.terms.audit is None:
-        raise TaskError(
+        raise MarketTaskError(
             f"the terms of task {row.id!r} have no audits; a section [audit] of the task file makes them"
         )
     return row.terms.audit
@@ -45,20 +45,20 @@ def pending(t: Transaction, row: TaskRow, round_: int, participant_id: str) -> A
     """An audit that is awaited, the first or, after an appeal, the second.
 
     Raises:
-        TaskError: none is.
+        MarketTaskError: none is.
     """
     section(row)
     found = t.market.audit(row.id, round_, participant_id)
     if found is None or found.stage not in (OPEN, APPEALED):
         standing = "was not drawn" if found is None else f"is {found.stage}"
-        raise TaskError(
+        raise MarketTaskError(
             f"no audit of {participant_id!r} for round {round_} of task {row.id!r} is awaited: it {standing}"
         )
     return found
 
 
 def order(t: Transaction, row: TaskRow, round_: int, participant_id: str) -> AuditOrder:
-    """What the auditor of a submission is given. Raises TaskError as `pending`."""
+    """What the auditor of a submission is given. Raises MarketTaskError as `pending`."""
     awaited = pending(t, row, round_, participant_id)
     [claimed] = [r for r in t.market.receipts(row.id, participant_id) if r.kind == "claim"]
     entry = t.entry(claimed.ledger_index)
@@ -76,10 +76,10 @@ def order(t: Transaction, row: TaskRow, round_: int, participant_id: str) -> Aud
 
 
 def _opened(t: Transaction, row: TaskRow, entry_id: str) -> Any:
-    """What an entry commits to. Raises TaskError where it was erased."""
+    """What an entry commits to. Raises MarketTaskError where it was erased."""
     kept = t.market.opening(row.id, entry_id)
     if kept is None:
-        raise TaskError(
+        raise MarketTaskError(
             f"what {entry_id} commits to was erased; without it there is nothing to audit against"
         )
     return parse_canonical(kept.opening)
@@ -102,18 +102,18 @@ def ground(t: Transaction, row: TaskRow, brought: Brought) -> Ground:
     """Of an audit that is awaited.
 
     Raises:
-        TaskError: it is not, another than its auditor has signed, or it is about other terms or another start.
+        MarketTaskError: it is not, another than its auditor has signed, or it is about other terms or another start.
     """
     said = brought.statement
     ordered = order(t, row, said.round, said.participant_id)
     wanted = (row.id, row.terms.digest, ordered.number, ordered.start_sha256)
     if (said.task_id, said.terms_digest, said.number, said.start_sha256) != wanted:
-        raise TaskError(
+        raise MarketTaskError(
             f"the statement is not about the audit that is awaited: number {ordered.number} of round {said.round} of "
             f"task {row.id!r}, under its terms and from its start; have the auditor begin from a new order"
         )
     if not signature_holds(said, brought.signature, auditor_key(section(row).auditor)):
-        raise TaskError("the statement is not signed by the auditor whom the terms name")
+        raise MarketTaskError("the statement is not signed by the auditor whom the terms name")
     model = EvidenceModel.from_record(_opened(t, row, evidence_id(row.id, said.round))["model"])
     judged = _opened(t, row, verdict_id(row.id, said.round, said.participant_id))
     measured = Measurement.from_record(judged["measurement"])
@@ -126,7 +126,7 @@ def measured(
     """The findings with what is measured of the re-trained weights. It trains models: minutes.
 
     Raises:
-        TaskError: weights that do not fit the contract, or shadows that are trained otherwise here.
+        MarketTaskError: weights that do not fit the contract, or shadows that are trained otherwise here.
     """
     from coordinator.scoring import ShadowModels
 
@@ -138,11 +138,11 @@ def measured(
         assert isinstance(scorer, ShadowModels), "audits are of the rule that measures"
         features, differences, shadows = scorer.remeasure(start, brought.weights)
     except ModelFileError as error:
-        raise TaskError(f"{brought.weights} is no model of this task ({error})") from None
+        raise MarketTaskError(f"{brought.weights} is no model of this task ({error})") from None
     finally:
         scorer.close()
     if shadows != ground.model.shadows_sha256:
-        raise TaskError(
+        raise MarketTaskError(
             "the round's shadow models come out otherwise than they did when it was scored, so that nothing can be "
             "compared; run this command on the machine that serves, with the data of then"
         )
@@ -152,11 +152,13 @@ def measured(
 def record(
     t: Transaction, row: TaskRow, ground: Ground, findings: audit_entries.AuditFindings
 ) -> AuditVerdict:
-    """Records an audit and its verdict. Raises TaskError where it is not awaited any more, or too late."""
+    """Records an audit and its verdict. Raises MarketTaskError where it is not awaited any more, or too late."""
     said, audit = findings.statement, section(row)
     awaited = pending(t, row, said.round, said.participant_id)
     if awaited.due_at is not None and t.now >= awaited.due_at:
-        raise TaskError(f"the time for this audit, {audit.seconds} seconds, is over; nothing was recorded")
+        raise MarketTaskError(
+            f"the time for this audit, {audit.seconds} seconds, is over; nothing was recorded"
+        )
     again = ground.model.degree.degree_micro(findings.features) if findings.features else None
     root, claimed = ground.ordered.claim.samples_root, ground.ordered.opening.degree
     verdict = judge(audit, said, root, claimed, ground.submitted_micro, again, findings.differences)
@@ -176,20 +178,20 @@ def order_task(t: Transaction, row: TaskRow, folder: Path) -> tuple[TaskOrder, l
     """What the auditor of an ended task is given, and the digests of the models that go with it.
 
     Raises:
-        TaskError: the terms name no auditor, the task has not ended or settled nothing, or its models were deleted.
+        MarketTaskError: the terms name no auditor, the task has not ended or settled nothing, or its models are gone.
     """
     if not row.terms.measured_by:
-        raise TaskError(
+        raise MarketTaskError(
             f"the terms of task {row.id!r} name no auditor; `auditor` or [audit] of a task file names one"
         )
     settled = [r for r in t.market.rounds(row.id) if r.settled_at is not None]
     if not row.state.final or not settled:
-        raise TaskError(
+        raise MarketTaskError(
             f"task {row.id!r} is {row.state}, with {len(settled)} settled rounds; a task is measured again once it has "
             "ended: who knows its secrets before knows its shadows"
         )
     if t.ledger_store.find([deletion_id(row.id)]):
-        raise TaskError(f"the models of task {row.id!r} were deleted, as its terms have promised")
+        raise MarketTaskError(f"the models of task {row.id!r} were deleted, as its terms have promised")
     digests = {r.start_model for r in settled}
     digests |= {m.model_sha256 for r in settled for m in t.market.models(row.id, r.round)}
     evidence = EvidenceSection(**row.settings["evidence"])
@@ -203,7 +205,7 @@ def record_remeasurement(t: Transaction, row: TaskRow, brought: BroughtRemeasure
     """Records what an auditor says of an ended task; known already where it was recorded before.
 
     Raises:
-        TaskError: it is not the auditor's of the terms, about another task, or not of what the ledger has.
+        MarketTaskError: it is not the auditor's of the terms, about another task, or not of what the ledger has.
     """
     said = brought.statement
     known = _said(t, row, said.number)
@@ -211,19 +213,19 @@ def record_remeasurement(t: Transaction, row: TaskRow, brought: BroughtRemeasure
         return known
     auditor = row.terms.measured_by
     if not auditor or not signature_holds(said, brought.signature, auditor_key(auditor)):
-        raise TaskError("the statement is not signed by the auditor whom the terms name")
+        raise MarketTaskError("the statement is not signed by the auditor whom the terms name")
     if not row.state.final or t.ledger_store.find([deletion_id(row.id)]):
-        raise TaskError(
+        raise MarketTaskError(
             f"task {row.id!r} has not ended, or its models were deleted since; nothing was recorded"
         )
     before = _said(t, row, said.number - 1)
     if known is not None or (before is None) != (said.number == 1):
-        raise TaskError(
+        raise MarketTaskError(
             f"the statement is number {said.number} of task {row.id!r}, and the ledger has another, or not the one "
             "before it; have the auditor begin from a new folder"
         )
     if (said.terms_digest, said.measured) != (row.terms.digest, _measured(t, row)):
-        raise TaskError("the statement is about other terms or other entries than the ledger has")
+        raise MarketTaskError("the statement is about other terms or other entries than the ledger has")
     at = t.at(row.id) if before is None else max(t.at(row.id), str(before.body["at"]))
     made = audit_entries.remeasurement(said, brought.signature, at)
     t.record(made)

@@ -74,7 +74,7 @@ _NEEDED = {
 
 
 @dataclass(frozen=True)
-class Member:
+class BackupFile:
     """One file of a backup: its name there, its size, and its SHA-256 in hexadecimal."""
 
     name: str
@@ -102,7 +102,7 @@ class Manifest:
     database: str
     revision: str
     left_out: tuple[str, ...]
-    members: tuple[Member, ...]
+    members: tuple[BackupFile, ...]
 
     @property
     def models(self) -> int:
@@ -268,12 +268,12 @@ def _canonical(record: Mapping[str, Any]) -> bytes:
     return orjson.dumps(record, option=orjson.OPT_SORT_KEYS)
 
 
-def _member(name: str, source: bytes | Path) -> Member:
+def _member(name: str, source: bytes | Path) -> BackupFile:
     digest, size = hashlib.sha256(), 0
     for piece in _pieces(source):
         digest.update(piece)
         size += len(piece)
-    return Member(name, size, digest.hexdigest())
+    return BackupFile(name, size, digest.hexdigest())
 
 
 def _pieces(source: bytes | Path) -> Iterator[bytes]:
@@ -297,7 +297,7 @@ class _Reader:
         self._place = place
         self.manifest = self._read_manifest()
 
-    def content(self, member: Member) -> Iterator[bytes]:
+    def content(self, member: BackupFile) -> Iterator[bytes]:
         """The pieces of the next member; it is right when they have ended."""
         name = member.name
         header = _header(name, member.bytes, self.manifest.created)
@@ -378,7 +378,7 @@ class _Reader:
         )
 
 
-def _ours(member: Member) -> bool:
+def _ours(member: BackupFile) -> bool:
     if member.bytes < 0 or not re.fullmatch("[0-9a-f]{64}", member.sha256):
         return False
     if member.name.startswith(_MODELS):

@@ -131,7 +131,7 @@ class Boundary(grpc.aio.ServerInterceptor):
         self._refusal_of = refusal_of
         self._outdated = outdated
         #: Streams that are open, by caller.
-        self._streams: defaultdict[str, set[_Call]] = defaultdict(set)
+        self._streams: defaultdict[str, set[_BoundaryCall]] = defaultdict(set)
         self._quotas = quotas
         self._metrics = metrics
         self._tracing = tracing
@@ -174,7 +174,7 @@ class Boundary(grpc.aio.ServerInterceptor):
                 call.end(refusal)
 
     @contextmanager
-    def _stream_of(self, call: "_Call") -> Iterator[None]:
+    def _stream_of(self, call: "_BoundaryCall") -> Iterator[None]:
         """Holds one of the caller's streams, and charges the bytes of its messages, both ways, to the caller."""
         with self._quotas.stream(call.identity):
             _charge.set(partial(self._quotas.moved, call.identity))
@@ -207,7 +207,7 @@ class Boundary(grpc.aio.ServerInterceptor):
         """Lets a caller in, and has it answered by the servicer's `handler` within the method's limits."""
 
         async def served(_: Any, context: Any) -> Any:
-            call = _Call(self, method, context)
+            call = _BoundaryCall(self, method, context)
             clock = asyncio.timeout(limits.seconds)
             try:
                 await call.admit(limits)
@@ -225,7 +225,7 @@ class Boundary(grpc.aio.ServerInterceptor):
 
         return served
 
-    async def _answer(self, handler: Any, limits: MethodLimits, context: Any, call: "_Call") -> Any:
+    async def _answer(self, handler: Any, limits: MethodLimits, context: Any, call: "_BoundaryCall") -> Any:
         if not (handler.request_streaming or handler.response_streaming):
             return await handler.unary_unary(await _only_message(context), context)
         with self._stream_of(call):
@@ -237,7 +237,7 @@ class Boundary(grpc.aio.ServerInterceptor):
                 return await handler.stream_unary(said, context)
 
 
-class _Call:
+class _BoundaryCall:
     """One call on its way through."""
 
     def __init__(self, boundary: Boundary, method: str, context: Any) -> None:
@@ -453,7 +453,7 @@ class _Messages:
     next one, which is a frame for every stream.
     """
 
-    def __init__(self, call: _Call, limits: MethodLimits) -> None:
+    def __init__(self, call: _BoundaryCall, limits: MethodLimits) -> None:
         self._call = call
         self._limits = limits
         self._read = 0

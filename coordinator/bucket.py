@@ -53,7 +53,7 @@ _SAID = 200
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredObject:
     """An object.
 
     Attributes:
@@ -106,7 +106,7 @@ class Bucket:
             **options,
         )
 
-    def find(self, name: str) -> Stored | None:
+    def find(self, name: str) -> StoredObject | None:
         """The object of a name; None where there is none. Raises BucketError."""
         return self._persistently(lambda: self._find(name))
 
@@ -151,7 +151,7 @@ class Bucket:
 
         return self._persistently(attempt)
 
-    def names(self) -> Iterator[Stored]:
+    def names(self) -> Iterator[StoredObject]:
         """All objects. Raises BucketError."""
         try:
             for objects in self._obstore.list(self._store):
@@ -168,7 +168,7 @@ class Bucket:
 
         self._persistently(attempt)
 
-    def _find(self, name: str) -> Stored | None:
+    def _find(self, name: str) -> StoredObject | None:
         try:
             return _stored(self._obstore.head(self._store, name))
         except FileNotFoundError:
@@ -189,7 +189,7 @@ class Bucket:
         except (self._errors.AlreadyExistsError, self._errors.PreconditionError):
             pass  # somebody else's, or our own of which the answer was lost: what it is, is looked at
 
-    def _is(self, found: Stored, size: int, digests: frozenset[str], path: Path) -> bool:
+    def _is(self, found: StoredObject, size: int, digests: frozenset[str], path: Path) -> bool:
         """Whether an object is the file: by what the store says of it, else by reading it."""
         if found.size != size:
             return False
@@ -252,8 +252,8 @@ def read_credentials(path: Path) -> dict[str, str]:
     return found
 
 
-def _stored(found: Any) -> Stored:
-    return Stored(
+def _stored(found: Any) -> StoredObject:
+    return StoredObject(
         found["path"], found["size"], found["last_modified"].timestamp(), (found["e_tag"] or "").strip('"')
     )
 

@@ -16,7 +16,7 @@ import tomlkit
 from tomlkit.items import Item
 
 from coordinator.config import CalibrationSection, TaskConfig
-from coordinator.errors import TaskError
+from coordinator.errors import MarketTaskError
 from coordinator.learner_data import commit_validation
 from coordinator.opening import PreparedTask
 from coordinator.scoring import evidence_task
@@ -72,12 +72,12 @@ def check_calibration(task: PreparedTask, config: TaskConfig) -> tuple[str, ...]
     """What is to be said of the calibration that a task file holds, or lacks, as sentences.
 
     Raises:
-        TaskError: it is of something else, or its numbers were changed.
+        MarketTaskError: it is of something else, or its numbers were changed.
     """
     made = config.calibration
     if not calibratable(task):
         if made is not None:
-            raise TaskError(
+            raise MarketTaskError(
                 "the task file holds a calibration, and there is nothing it could be of: no [data], or a model of "
                 "your own; remove the section [calibration]"
             )
@@ -92,12 +92,12 @@ def check_calibration(task: PreparedTask, config: TaskConfig) -> tuple[str, ...]
     words = {"workload": "another model", "recipe": "another recipe", "data": "another D_c"}
     others = [said for name, said in words.items() if getattr(now, name) != getattr(made, name)]
     if others:
-        raise TaskError(
+        raise MarketTaskError(
             f"the calibration in the task file is of {' and '.join(others)} than the task's; {again}"
         )
     for name in ("phi", "upsilon"):
         if getattr(made, name) != getattr(config, name):
-            raise TaskError(
+            raise MarketTaskError(
                 f"{name} is {getattr(config, name)} in the task file, and its calibration gave {getattr(made, name)}; "
                 f"{again}"
             )
@@ -108,17 +108,17 @@ def with_placeholders(document: dict[str, Any]) -> dict[str, Any]:
     """A task file's document with the numbers that a calibration replaces, for a look at the rest.
 
     Raises:
-        TaskError: it asks for other numbers than a calibration gives.
+        MarketTaskError: it asks for other numbers than a calibration gives.
     """
     payment = document.get("payment", {})
     name = payment.get("name", "log") if isinstance(payment, dict) else "log"
     if name != "log":
-        raise TaskError(
+        raise MarketTaskError(
             f'payment.name is {name!r}; expected "log", the one for which the scale of a wanted degree is known. '
             "Change it, or plan with `fedpeer plan`"
         )
     if document.get("Q") == "best" or "plan" in document:
-        raise TaskError(
+        raise MarketTaskError(
             'the task file has Q = "best" or a [plan], and a calibration proposes Q itself; remove both'
         )
     rest = {key: value for key, value in document.items() if key not in ("budget_micro", "calibration")}

@@ -50,7 +50,7 @@ from coordinator.config import (
     validated_config,
 )
 from coordinator.control_socket import ANSWER_SECONDS, round_progress
-from coordinator.errors import FolderError, PayoutError, ServeError, TaskError
+from coordinator.errors import FolderError, MarketTaskError, PayoutError, ServeError
 from fedpeer.audit.sql.errors import StorageError
 from fedpeer.extras import unmet
 from fedpeer.protocol.certificates import certificate_hosts
@@ -65,7 +65,7 @@ from mechanism.settlement import MICRO
 if TYPE_CHECKING:  # --help needs no extra, and does not wait for them
     from coordinator.backup import Manifest
     from coordinator.folder import StateFolder
-    from coordinator.operator import Operator, TaskReport
+    from coordinator.operator import Operator, TaskOverview
     from coordinator.revocations import CarriedOver
 
 #: An amount of credits on the command line; what is too much for an entry is told apart.
@@ -227,7 +227,7 @@ def open_(
         f"{grouped_credits(prepared.row.terms.budget_micro)} credits will be reserved."
     )
     if not yes and (as_json or not sys.stdin.isatty()):
-        raise TaskError("nobody can be asked here; give --yes to reserve the budget")
+        raise MarketTaskError("nobody can be asked here; give --yes to reserve the budget")
     with _telling() as say, _cleaning_up():
         proof = prove(prepared, say, accept_noise=accept_noise)
     proof = replace(proof, doubts=proof.doubts + doubts)
@@ -320,7 +320,7 @@ def invite(
         text = "\n".join(lines)
         if (why := written(as_json, {**record, "service": notice_of(operator).value}, text)) is not None:
             operator.withdraw(made)
-            raise TaskError(
+            raise MarketTaskError(
                 f"the invitation of {name} is withdrawn again: standard output cannot be written ({why}), and nobody "
                 "has its token; invite again"
                 + ("; the earlier token no longer works" if made.withdrawn else "")
@@ -541,9 +541,11 @@ def model(
 
     piped = str(target) == "-"
     if piped and (as_json or sys.stdout.isatty()):
-        raise TaskError("a model is not text for a terminal or for --json; redirect -o -, or name a file")
+        raise MarketTaskError(
+            "a model is not text for a terminal or for --json; redirect -o -, or name a file"
+        )
     if piped and nowhere(sys.stdout):
-        raise TaskError(
+        raise MarketTaskError(
             "standard output is closed, so that -o - has nowhere to go; redirect it, or name a file"
         )
     with operator_of(state) as operator:
@@ -701,7 +703,9 @@ def openings(
         with os.fdopen(descriptor, "wb") as file:
             file.writelines(line + b"\n" for line in found.lines())
     except OSError as error:
-        raise TaskError(f"{out} cannot be written: {error.strerror}; name another file with --out") from None
+        raise MarketTaskError(
+            f"{out} cannot be written: {error.strerror}; name another file with --out"
+        ) from None
     record = {"task": task_id, "file": str(out), "openings": len(found.by_id)}
     return Written(record, f"wrote {counted(len(found.by_id), 'opening')} to {out}")
 
@@ -1065,7 +1069,7 @@ def _certificates(operator: "Operator") -> tuple[dict[str, Any], list[str]]:
     return ends | ({"warnings": warnings} if warnings else {}), warnings
 
 
-def _tasks_table(reports: "list[TaskReport]") -> Group:
+def _tasks_table(reports: "list[TaskOverview]") -> Group:
     from coordinator.task_text import quality_text
 
     counts = ("claimed", "selected", "delivered")
@@ -1161,7 +1165,7 @@ def _announce(addresses: dict[str, str]) -> None:
         )
 
 
-def _paid(report: "TaskReport") -> str:
+def _paid(report: "TaskOverview") -> str:
     return grouped_credits(sum(report.paid_micro.values()))
 
 

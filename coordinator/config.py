@@ -18,7 +18,7 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
-from coordinator.errors import ConfigError, TaskError
+from coordinator.errors import ConfigError, MarketTaskError
 from fedpeer.protocol.limits import (
     MAX_BYTES_PER_HOUR,
     MAX_CONCURRENT_UPLOADS,
@@ -541,13 +541,13 @@ class StrataSection(Section):
 
 
 def public_key_of(field: str, path: Path) -> bytes:
-    """The public key in a PEM file, SubjectPublicKeyInfo in DER. Raises TaskError where it has none."""
+    """The public key in a PEM file, SubjectPublicKeyInfo in DER. Raises MarketTaskError where it has none."""
     try:
         key = load_pem_public_key(path.read_bytes())
     except OSError as error:
-        raise TaskError(f"{field} {path} cannot be read: {error.strerror}") from None
+        raise MarketTaskError(f"{field} {path} cannot be read: {error.strerror}") from None
     except (ValueError, UnsupportedAlgorithm):
-        raise TaskError(
+        raise MarketTaskError(
             f"{field} {path} has no public key; expected the file that `fedpeer audit key` wrote"
         ) from None
     return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
@@ -577,7 +577,7 @@ class AuditSection(Section):
         """As terms have it.
 
         Raises:
-            TaskError: no key on P-256 in that file.
+            MarketTaskError: no key on P-256 in that file.
             FieldError: a value out of its range.
         """
         return Audit(
@@ -705,14 +705,14 @@ class EvidenceSection(Section):
                 fewest models that make evidence.
 
         Raises:
-            TaskError: too few for any evidence.
+            MarketTaskError: too few for any evidence.
         """
         from fedpeer.evidence.planning import most_shadows, trainings  # imports torch
 
         most = [most_shadows(models, tricked=self.tricked, later=later) for later in (False, True)]
         if min(most) < MIN_SHADOWS:
             fewest = trainings(MIN_SHADOWS, tricked=self.tricked, later=True)
-            raise TaskError(
+            raise MarketTaskError(
                 f"{limit}, too little for {MIN_SHADOWS} sound shadow models, the fewest, and those beside them; "
                 f"expected at least {least(fewest)}, or no limit"
             )

@@ -28,7 +28,7 @@ import numpy.typing as npt
 from coordinator.aggregation import merge
 from coordinator.config import EvidenceSection
 from coordinator.derivation import chain_secret, evidence_seed
-from coordinator.errors import CoordinatorError, TaskError
+from coordinator.errors import CoordinatorError, MarketTaskError
 from coordinator.opening import PreparedTask
 from coordinator.scoring import RoundStart, Scored, Scorer, judgement, make_scorer, merged_parts
 from coordinator.shadow_workers import LocalWorkers
@@ -196,7 +196,7 @@ class Proof(_Learnt):
 
 
 @dataclass(frozen=True)
-class _Trained:
+class _TrainedModels:
     """Models that were trained by a recipe, with the degrees of what they were trained on, and how long one took.
 
     Attributes:
@@ -216,7 +216,7 @@ def prove(task: PreparedTask, say: Say = lambda text: None, *, accept_noise: boo
         accept_noise: take data of which nothing can be learnt, and labels that look like noise.
 
     Raises:
-        TaskError: it cannot be scored: why, what was expected, and what to change.
+        MarketTaskError: it cannot be scored: why, what was expected, and what to change.
         OSError: the temporary folder cannot be written, or the data read.
     """
     row, recipe = task.row, task.row.terms.recipe
@@ -332,7 +332,7 @@ def _scarce(task: PreparedTask, measured: bool) -> tuple[str, ...]:
     )
 
 
-def _untried(terms: Terms, trained: _Trained | None) -> tuple[str, ...]:
+def _untried(terms: Terms, trained: _TrainedModels | None) -> tuple[str, ...]:
     """What the round could not try."""
     if trained is not None or isinstance(terms.aggregation, FedAvg):
         return ()
@@ -343,7 +343,7 @@ def _untried(terms: Terms, trained: _Trained | None) -> tuple[str, ...]:
 
 
 def _check_data(data: LearnerData, classified: bool, own_scale: bool) -> None:
-    """Raises TaskError for samples from which nothing can be learnt about a model.
+    """Raises MarketTaskError for samples from which nothing can be learnt about a model.
 
     Args:
         classified: whether targets are classes.
@@ -357,12 +357,12 @@ def _check_data(data: LearnerData, classified: bool, own_scale: bool) -> None:
             continue
         present = [] if codes is None else np.unique(codes).tolist()
         if len(part) < 2 or (codes is not None and len(present) < 2):
-            raise TaskError(
+            raise MarketTaskError(
                 f"{name} has {len(part)} samples, of the labels {present}; expected samples of several labels: a model "
                 "that knows one label would look right in all. Take samples of each"
             )
         if all((array == array[:1]).all() for array in part.arrays.values()):
-            raise TaskError(
+            raise MarketTaskError(
                 f"{name} has {len(part)} {_INPUTS} that are all the same; expected {_INPUTS} that differ: look at "
                 "how the file was written"
             )
@@ -372,12 +372,12 @@ def _check_data(data: LearnerData, classified: bool, own_scale: bool) -> None:
             low, high = float(array.min()), float(array.max())
             whole = high - low > 1 and bool((array == np.floor(array)).all())
             if whole or max(-low, high) > _LARGEST_PIXEL:
-                raise TaskError(
+                raise MarketTaskError(
                     f"{name} has pixels from {low:g} to {high:g}; expected the scale on which participants train, 0 to "
                     "1 or a deviation of 1: divide by the largest value (255 for bytes) before the file is written"
                 )
     if data.test is not None and (mine := _shapes(data.test)) != (theirs := _shapes(data.validation)):
-        raise TaskError(f"the held-out {_INPUTS} are {mine}, those of D_c {theirs}; expected the same")
+        raise MarketTaskError(f"the held-out {_INPUTS} are {mine}, those of D_c {theirs}; expected the same")
 
 
 #: What samples are called in sentences.
@@ -401,7 +401,7 @@ def _cut(recipe: Recipe, data: LearnerData) -> Recipe:
 
 def _train(
     task: PreparedTask, workload: "Workload", start: RoundStart, recipe: Recipe, count: int, say: Say
-) -> _Trained:
+) -> _TrainedModels:
     """Models that are trained as participants train, the first on what is nearest to the reference."""
     from fedpeer.learning.workloads.protocol import train_sent  # imports torch
 
@@ -413,7 +413,7 @@ def _train(
             began = time.perf_counter()
             models.append(train_sent(workload, weights, data, recipe, number))
             taken.append(time.perf_counter() - began)
-    return _Trained(tuple(models), degrees, min(taken), seen)
+    return _TrainedModels(tuple(models), degrees, min(taken), seen)
 
 
 def _samples(
@@ -468,13 +468,13 @@ def _check_trained(
     """Holds models to what a submission is held to.
 
     Raises:
-        TaskError: participants' models would be refused, or nothing has moved.
+        MarketTaskError: participants' models would be refused, or nothing has moved.
     """
     terms = task.row.terms
     before, rate = open_model(start.model).weights(), terms.recipe.learning_rate
     for model in models:
         if not changed([(model[name], before[name]) for name in workload.trainable], _LEAST_CHANGE):
-            raise TaskError(
+            raise MarketTaskError(
                 f"a model that is trained by the recipe moves by less than {_LEAST_CHANGE:g} of its length, which "
                 f"float32 weights hardly hold; expected a training that teaches: recipe.learning_rate is {rate}, "
                 "choose a larger one, or more epochs"
@@ -483,7 +483,7 @@ def _check_trained(
         try:
             check_model(path, terms.contract)
         except ModelFileError as error:
-            raise TaskError(
+            raise MarketTaskError(
                 f"a model that is trained by the recipe is refused, as participants' models would be: {error}; "
                 f"{_largest(model)}expected one that keeps the contract: recipe.learning_rate is {rate}, choose a "
                 "smaller one, scale inputs whose values are large, or set a larger contract.max_norm"
@@ -502,16 +502,16 @@ def _learnt(
     data: LearnerData,
     workload: "Workload",
     start: RoundStart,
-    trained: _Trained,
+    trained: _TrainedModels,
     accept_noise: bool,
     say: Say,
 ) -> _Learnt:
     """What the first of the trained models knows of samples that it has not seen, of D_c and of the held-out set.
 
     Raises:
-        TaskError: outputs that are not finite; under a rule with evidence, nothing of D_c is learnt; what is learnt of
-            D_c does not hold on the held-out set, although it has samples enough to show that. The latter two not with
-            `accept_noise`.
+        MarketTaskError: outputs that are not finite; under a rule with evidence, nothing of D_c is learnt; what is
+            learnt of D_c does not hold on the held-out set, although it has samples enough to show that. The latter two
+            not with `accept_noise`.
     """
     recipe = task.row.terms.recipe
     unseen = data.validation.select(np.setdiff1d(np.arange(len(data.validation)), trained.seen))
@@ -522,7 +522,7 @@ def _learnt(
             for each in (begun, *trained.models)
         )
     if not finite:
-        raise TaskError(
+        raise MarketTaskError(
             "the outputs of the first model, or of one that is trained by the recipe, on D_c are NaN or infinite; "
             f"expected finite ones: recipe.learning_rate is {recipe.learning_rate}, choose a smaller one, and look at "
             "the first model"
@@ -535,7 +535,7 @@ def _learnt(
 
     def doubt(text: str, certain: bool) -> None:
         if certain and not accept_noise:
-            raise TaskError(f"{text} `open --accept-noise` opens the task all the same")
+            raise MarketTaskError(f"{text} `open --accept-noise` opens the task all the same")
         doubts.append(text)
 
     if classified:
@@ -612,7 +612,7 @@ def _knowing(
     data: LearnerData,
     workload: "Workload",
     begun: Weights,
-    trained: _Trained,
+    trained: _TrainedModels,
     classified: bool,
     say: Say,
 ) -> Callable[[Samples], tuple[float, float]]:
@@ -669,7 +669,7 @@ def _encoded(model: Weights, contract: ModelContract) -> bytes:
 
 
 def _submissions(
-    start: RoundStart, trained: _Trained | None, contract: ModelContract, folder: Path
+    start: RoundStart, trained: _TrainedModels | None, contract: ModelContract, folder: Path
 ) -> list[Submission]:
     """What the dry participants send: what was trained, the last of it again where that is too little; or the start."""
     made = []
@@ -689,7 +689,7 @@ def _play(
     """Scores, settles, merges and evaluates a round; the seconds that its evidence took, and what it says.
 
     Raises:
-        TaskError: nobody would be paid.
+        MarketTaskError: nobody would be paid.
     """
     terms = row.terms
     began = time.perf_counter()
@@ -697,7 +697,7 @@ def _play(
     seconds = time.perf_counter() - began
     scored = scorer.score(start, submissions)
     if not any(assessment.scored for assessment in scored.assessments):
-        raise TaskError(
+        raise MarketTaskError(
             f"three models that are trained as the recipe says would all be refused: {_why(scored)}; expected some to "
             "be paid: look at D_c and at [recipe] in the task file"
         )
@@ -723,7 +723,7 @@ def _why(scored: Scored) -> str:
 
 
 def _within_seconds(task: PreparedTask, section: EvidenceSection, a_model: float) -> PreparedTask:
-    """The task with as many shadows as its limit of seconds allows. Raises TaskError: too few.
+    """The task with as many shadows as its limit of seconds allows. Raises MarketTaskError: too few.
 
     Args:
         a_model: seconds for each model that a round's evidence trains.
@@ -772,7 +772,7 @@ def _refusing(what: str, do: str = "look at [recipe] and [data] in the task file
         why = str(error) if ours else f"{type(error).__name__}: {error}"
         if isinstance(error, FieldError) and error.field.startswith("aggregation"):
             do = "change [aggregation] in the task file"
-        raise TaskError(f"{what}, and it would fail so in every round: {why}; {do}") from error
+        raise MarketTaskError(f"{what}, and it would fail so in every round: {why}; {do}") from error
 
 
 def _seconds(seconds: float) -> str:

@@ -1,13 +1,13 @@
 """What the coordinator's commands refuse. (What its calls refuse is `fedpeer.protocol.errors.Refusal`.)
 
 CoordinatorError(ValueError)
- +- ConfigError    a configuration file that cannot be used: names the file, the key and what was expected
- +- BucketError    an object store that does not take or give a file just now; an OSError, too
- +- FolderError    a state folder that is missing, taken or damaged
- +- TaskError      a task that cannot be opened, found or cancelled
- +- PayoutError    money that cannot be paid in, paid out or taken back
- +- AlreadyServed  another process serves from the state folder
- +- ServeError     the service cannot start: a port that is taken, say
+ +- ConfigError      a configuration file that cannot be used: names the file, the key and what was expected
+ +- BucketError      an object store that does not take or give a file just now; an OSError, too
+ +- FolderError      a state folder that is missing, taken or damaged
+ +- MarketTaskError  a task that cannot be opened, found or cancelled
+ +- PayoutError      money that cannot be paid in, paid out or taken back
+ +- AlreadyServed    another process serves from the state folder
+ +- ServeError       the service cannot start: a port that is taken, say
 """
 
 
@@ -27,7 +27,7 @@ class FolderError(CoordinatorError):
     """A state folder that cannot be used."""
 
 
-class TaskError(CoordinatorError):
+class MarketTaskError(CoordinatorError):
     """A task that cannot be opened, found or cancelled."""
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
-from coordinator.errors import TaskError
+from coordinator.errors import MarketTaskError
 from coordinator.payouts import owed
 from coordinator.storage.identities import ParticipantRow
 from coordinator.storage.rounds import SettlementRow
@@ -59,14 +59,14 @@ def forget(t: Transaction, participant_id: str) -> Forgotten:
     Nobody can say whether a name of which nothing is kept was ever known: it is no error, and nothing is found.
 
     Raises:
-        TaskError: it is in good standing, or something that was promised still needs what would be erased; nothing was
-            changed.
+        MarketTaskError: it is in good standing, or something that was promised still needs what would be erased;
+            nothing was changed.
     """
     own = t.market.participant(participant_id)
     rows = [*([] if own is None else [own]), *t.market.pseudonyms_of(participant_id)]
     for row in rows:
         if row.revoked_at is None:
-            raise TaskError(
+            raise MarketTaskError(
                 f"{row.id!r} is in good standing and can still send something; `revoke {row.id}` first"
             )
         _check_unrepeatable(t, row)
@@ -82,7 +82,7 @@ def _check_unrepeatable(t: Transaction, row: ParticipantRow) -> None:
     """That nobody could come back to a task under another name: whose a pseudonym is keeps its owner from a second."""
     task = None if row.task_id is None else t.market.task(row.task_id)
     if task is not None and task.state in (State.OPEN, State.EFFORT):
-        raise TaskError(
+        raise MarketTaskError(
             f"task {task.id!r}, for which {row.id!r} was made, still takes claims: its owner could have a second name "
             f"in it. Wait for its selection, or `cancel {task.id}`"
         )
@@ -96,7 +96,7 @@ def _forget(t: Transaction, participant_id: str, found: Forgotten) -> None:
     for line in t.market.paid_out_to(participant_id):
         run = t.market.payout(line.number)
         if run is not None and run.outcome is None:
-            raise TaskError(
+            raise MarketTaskError(
                 f"payout {line.number} is on its way and pays {participant_id!r}; `payout confirm` or `payout "
                 "withdraw` first"
             )
@@ -124,13 +124,13 @@ def _forget(t: Transaction, participant_id: str, found: Forgotten) -> None:
 def _check_over(t: Transaction, task: TaskRow, participant_id: str) -> None:
     """That no dispute, audit or promise of a task needs what would be erased."""
     if not task.state.final:
-        raise TaskError(
+        raise MarketTaskError(
             f"task {task.id!r}, in which {participant_id!r} takes part, is {task.state}: disputes and audits need what "
             "would be erased. Wait for its end, or `cancel` it"
         )
     kept = task.terms.schedule.retention_seconds
     if kept is not None and not t.ledger_store.find([deletion_id(task.id)]):
-        raise TaskError(
+        raise MarketTaskError(
             f"the terms of task {task.id!r} promise to keep what was sent for {kept} seconds after its end, and to "
             "delete it then; forget after the ledger says that it was deleted"
         )

@@ -19,7 +19,7 @@ from functools import lru_cache
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
-from coordinator.errors import TaskError
+from coordinator.errors import MarketTaskError
 from coordinator.storage.identities import CertificateRow, InvitationRow, ParticipantRow
 from coordinator.storage.store import MarketStore
 from coordinator.storage.tasks import TaskRow
@@ -215,7 +215,7 @@ def invite(
 
     Raises:
         FieldError: not a well-formed id or name.
-        TaskError: as `pseudonym_for`.
+        MarketTaskError: as `pseudonym_for`.
     """
     identifier("participant_id", participant_id)
     named = organisation_name(organisation) if organisation else None
@@ -241,19 +241,19 @@ def pseudonym_for(store: MarketStore, owner: str, task: TaskRow) -> str:
 
     Raises:
         FieldError: not a well-formed id of an owner.
-        TaskError: the task takes no pseudonyms, or none any more; or the owner is one itself.
+        MarketTaskError: the task takes no pseudonyms, or none any more; or the owner is one itself.
     """
     identifier("participant_id", owner)
     known = store.participant(owner)
     if known is not None and known.task_id is not None:
-        raise TaskError(f"{owner!r} is a pseudonym itself, of task {known.task_id!r}; name whose it is")
+        raise MarketTaskError(f"{owner!r} is a pseudonym itself, of task {known.task_id!r}; name whose it is")
     if not task.terms.pseudonyms:
-        raise TaskError(
+        raise MarketTaskError(
             f"the terms of task {task.id!r} ask for no pseudonyms; invite {owner!r} without --task, or open a task "
             "with pseudonyms = true"
         )
     if task.state not in (State.OPEN, State.EFFORT):
-        raise TaskError(f"task {task.id!r} is {task.state} and takes nobody any more")
+        raise MarketTaskError(f"task {task.id!r} is {task.state} and takes nobody any more")
     return store.pseudonym_for(owner, task.id) or f"p-{secrets.token_hex(8)}"
 
 

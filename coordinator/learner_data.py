@@ -19,7 +19,7 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 
 from coordinator.config import DataSection, StrataSection
-from coordinator.errors import TaskError
+from coordinator.errors import MarketTaskError
 from coordinator.workload import folders_of
 from fedpeer.learning.datasets import LabelledData, load_splits
 from fedpeer.learning.errors import DataError
@@ -67,7 +67,7 @@ def load_learner_data(
 
     Raises:
         LearningError: no such data set, it is not to be had, or a factory fails.
-        TaskError: a file or folder that cannot be used.
+        MarketTaskError: a file or folder that cannot be used.
     """
     if section.dataset is not None:
         splits = load_splits(
@@ -90,19 +90,19 @@ def load_learner_data(
             given = _images(section)
         return _held_out(given, section)
     except DataError as error:
-        raise TaskError(f"[data]: {error}") from None
+        raise MarketTaskError(f"[data]: {error}") from None
 
 
 def chosen_strata(asked: StrataSection | None, given: Given, folder: Path | None) -> Strata:
     """What a stratum is, with every edge and name fixed from D_c.
 
     Raises:
-        TaskError: D_c cannot be cut so.
+        MarketTaskError: D_c cannot be cut so.
         WorkloadError: a factory that is not there or fails.
     """
     if asked is None:
         if given.classes is None and given.validation.targets.dtype.kind not in "iub":
-            raise TaskError(
+            raise MarketTaskError(
                 "the target is measured, so that labels are no strata; write strata = "
                 '{ quantiles = 5, of = "target" }, or name a column or a factory'
             )
@@ -115,7 +115,7 @@ def chosen_strata(asked: StrataSection | None, given: Given, folder: Path | None
         if asked.column is not None:
             return column_of(asked.column, data.column(asked.column))
     except DataError as error:
-        raise TaskError(f"strata: {error}") from None
+        raise MarketTaskError(f"strata: {error}") from None
     from fedpeer.learning.strata import coded_by  # these import torch
     from fedpeer.learning.workloads.loading import FactorySource, apart
 
@@ -132,7 +132,7 @@ def stratified(given: Given, strata: Strata, names: tuple[str, ...], folder: Pat
     """The data with the stratum of each sample of D_c.
 
     Raises:
-        TaskError: a sample that belongs to none.
+        MarketTaskError: a sample that belongs to none.
         WorkloadError: a factory that is not there, is another, or fails.
     """
     of = strata_of(strata, names, folders_of(folder)).of
@@ -144,7 +144,7 @@ def stratified(given: Given, strata: Strata, names: tuple[str, ...], folder: Pat
         else:
             codes = of(given.validation)
     except DataError as error:
-        raise TaskError(f"D_c cannot be cut into the strata: {error}") from None
+        raise MarketTaskError(f"D_c cannot be cut into the strata: {error}") from None
     return LearnerData(given.name, given.validation, codes, len(names), given.test)
 
 
@@ -174,7 +174,7 @@ def _table(section: DataSection, beside: tuple[str, ...]) -> Given:
     """Named columns of a file."""
     assert section.file is not None, "inputs come with a file"
     if section.target is None:
-        raise TaskError("[data] names inputs and no target; expected target, the column that is learnt")
+        raise MarketTaskError("[data] names inputs and no target; expected target, the column that is learnt")
     inputs, target = tuple(section.inputs), section.target
     try:  # before anything is read
         Columns(inputs, target, section.layout or "array")
@@ -205,7 +205,7 @@ def _images(section: DataSection) -> Given:
     """Images, labels and perhaps classes of an .npz."""
     assert section.file is not None, "the section has one source"
     if section.file.suffix.lower() not in (".npz", ""):
-        raise TaskError(
+        raise MarketTaskError(
             f'[data] names no columns of {section.file}; write inputs = ["..."] and target = "..." beside file'
         )
     samples, classes = _read_images_file(section.file, section.classes)
@@ -213,7 +213,7 @@ def _images(section: DataSection) -> Given:
     if section.test_file is not None:
         test, other = _read_images_file(section.test_file, section.classes)
         if other != classes:
-            raise TaskError(
+            raise MarketTaskError(
                 f"{section.test_file} has the classes {other!r:.120}, D_c {classes!r:.120}; expected the same, so "
                 "write `classes` into both files, or data.classes into the task file"
             )
@@ -259,11 +259,13 @@ def _held_out(given: Given, section: DataSection) -> Given:
     if section.holdout is None:
         return given
     if given.test is not None:
-        raise TaskError(f"{given.name} has held-out samples already; expected no data.holdout beside them")
+        raise MarketTaskError(
+            f"{given.name} has held-out samples already; expected no data.holdout beside them"
+        )
     size = len(given.validation)
     held = round(float(section.holdout) * size)
     if not 0 < held < size:
-        raise TaskError(
+        raise MarketTaskError(
             f"data.holdout is {section.holdout} of {size} samples; expected a share that leaves some on either side"
         )
     order = np.random.default_rng(section.seed).permutation(size)
@@ -279,28 +281,28 @@ def _read_images_file(path: Path, classes: Classes | None) -> tuple[Samples, Cla
         classes: those of the task file, in the place of the file's own.
 
     Raises:
-        TaskError: another file, a damaged one, or arrays that are not labelled images.
+        MarketTaskError: another file, a damaged one, or arrays that are not labelled images.
     """
     try:
         with path.open("rb") as file:
             stored = np.load(file, allow_pickle=False)
             if not isinstance(stored, NpzFile):
-                raise TaskError(
+                raise MarketTaskError(
                     f"{path} is not an .npz file with images, labels and classes but one array, as np.save writes "
                     "it; write it with np.savez"
                 )
             arrays = {name: stored[name] for name in ("images", "labels", "classes") if name in stored}
     except OSError as error:
-        raise TaskError(f"{path} cannot be read: {error.strerror or error}") from None
-    except TaskError:
+        raise MarketTaskError(f"{path} cannot be read: {error.strerror or error}") from None
+    except MarketTaskError:
         raise
     except Exception as error:  # a damaged file fails in as many ways as its formats have parts
         why = str(error).partition("\n")[0].partition("If you trust")[0].strip() or type(error).__name__
-        raise TaskError(
+        raise MarketTaskError(
             f"{path} is not an .npz file with images, labels and classes, or it is damaged: {why}"
         ) from None
     if missing := {"images", "labels"} - arrays.keys():
-        raise TaskError(
+        raise MarketTaskError(
             f"{path} is not an .npz file with images, labels and classes: it has no {' and no '.join(sorted(missing))}"
         )
     try:
@@ -314,7 +316,7 @@ def _read_images_file(path: Path, classes: Classes | None) -> tuple[Samples, Cla
         found = LabelledData(path.stem, images, whole_labels(labels, classes), count)
         return of_labelled(found), class_names(classes) or count
     except DataError as error:
-        raise TaskError(f"{path} cannot be used: {error}") from None
+        raise MarketTaskError(f"{path} cannot be used: {error}") from None
 
 
 def _classes(stored: Any) -> Any:

@@ -40,7 +40,7 @@ from coordinator.storage.submissions import ModelStanding, ReceiptRow
 from coordinator.storage.tasks import EventRow, TaskRow
 from coordinator.tracing import annotate
 from coordinator.transaction import FailureReport, Transaction
-from coordinator.upload_places import Stream
+from coordinator.upload_places import UploadStream
 from fedpeer.protocol.codec import decode_opening, decode_signed
 from fedpeer.protocol.errors import Code, Refusal
 from fedpeer.protocol.faults import Outlook, outlook
@@ -449,7 +449,7 @@ class Market:
         welcome: Callable[[], Awaitable[None]],
     ) -> ReceiptRow:
         """Takes a model: a header, then, after `welcome`, frames from the offset that the header names."""
-        stream = Stream(messages, welcome)
+        stream = UploadStream(messages, welcome)
         header = await stream.next()
         if not isinstance(header, market_pb2.ModelHeader):
             raise Refusal(Code.FRAMES_INVALID, "The first message is not a header.")
@@ -462,7 +462,7 @@ class Market:
         self,
         caller: Caller,
         live: LiveTask,
-        stream: Stream,
+        stream: UploadStream,
         header: market_pb2.ModelHeader,
         statement: ModelStatement,
     ) -> ReceiptRow:

@@ -24,7 +24,7 @@ from coordinator.commits import Transactions
 from coordinator.config import NOTICES, NOTICES_FOR_PARTICIPANTS, ReceiverSection, ServiceConfig
 from coordinator.errors import ConfigError
 from coordinator.metrics import Metrics
-from coordinator.sending import Event, NotSent, Post
+from coordinator.sending import Event, NoticeSender, NotSent
 from coordinator.storage.notices import NoticeRow
 from coordinator.transaction import Transaction
 from mechanism.price import grouped_credits
@@ -98,7 +98,7 @@ class Notices:
     ) -> None:
         self._market, self.receivers = config.name, config.notices
         self._transact, self._clock, self._metrics, self._alarms = transact, clock, metrics, alarms
-        self._post = Post(config.mail) if config.notices else None
+        self._post = NoticeSender(config.mail) if config.notices else None
         self._raised: dict[tuple[str, str], Alarm] = {}
         self._refused: OrderedDict[Refused, None] = OrderedDict()
         self._pending: list[Refused] = []
@@ -246,7 +246,7 @@ async def try_out(config: ServiceConfig, name: str, now: float) -> None:
     if (receiver := config.notices.get(name)) is None:
         known = ", ".join(sorted(config.notices)) or "none"
         raise ConfigError(f"coordinator.toml has no section [notices.{name}]; it names {known}")
-    post = Post(config.mail)
+    post = NoticeSender(config.mail)
     try:
         text = "This is a test: nothing has happened."
         await post.send(receiver, Event(uuid4().hex, config.name, "test", "", now, text, {}), now)

@@ -15,7 +15,7 @@ from coordinator.acceptance import check_acceptable
 from coordinator.banking import priced
 from coordinator.config import TaskConfig, public_key_of
 from coordinator.derivation import chain_secret, initial_seed, task_root, validation_salt
-from coordinator.errors import TaskError
+from coordinator.errors import MarketTaskError
 from coordinator.learner_data import Given, chosen_strata, commit_validation, load_learner_data, stratified
 from coordinator.storage.tasks import TaskRow
 from coordinator.workload import folders_of, workload_of
@@ -94,11 +94,11 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
 
     Raises:
         FieldError: a value out of its range.
-        LearningError, TaskError: data or an initial model that cannot be used.
+        LearningError, MarketTaskError: data or an initial model that cannot be used.
     """
     # What needs no data comes first: those may take long.
     if config.rule.name in extension_names(EXTENDED_RULES):
-        raise TaskError(
+        raise MarketTaskError(
             f"the payment rule {config.rule.name!r} is an extension that is installed here: those who verify the "
             "ledger lack it and could not recompute a payment. A market pays by a built-in rule; study yours with "
             "`fedpeer arena`"
@@ -109,7 +109,7 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
     recipe = _recipe(config)
     payment = payment_function(config.payment.name, config.payment.parameters())
     if config.rule.name != "paper" and config.data is None:
-        raise TaskError(
+        raise MarketTaskError(
             f"rule {config.rule.name!r} pays on evidence and needs the learner's data: "
             'add a [data] section, or choose rule.name = "paper"'
         )
@@ -192,7 +192,7 @@ def _settings(config: TaskConfig) -> dict[str, Any]:
     """What the coordinator keeps beside the terms; no more shadows than the task file's limit of trainings allows.
 
     Raises:
-        TaskError: a limit that is too low for any evidence.
+        MarketTaskError: a limit that is too low for any evidence.
     """
     evidence, limit = config.evidence, config.evidence.trainings
     if limit is not None and needs_evidence(config.rule.name):
@@ -204,12 +204,12 @@ def _settings(config: TaskConfig) -> dict[str, Any]:
 
 
 def _check_audits(config: TaskConfig, terms: Terms) -> None:
-    """Raises TaskError where a round has too few shadows to tell an honest difference from another."""
+    """Raises MarketTaskError where a round has too few shadows to tell an honest difference from another."""
     if terms.audit is None:
         return
     shadows = min(config.evidence.counts())
     if shadows < terms.audit.least_shadows:
-        raise TaskError(
+        raise MarketTaskError(
             f"audits at a rate of {terms.audit.rate} need {terms.audit.least_shadows} shadow models in every round, "
             f"and [evidence] gives {shadows}; raise evidence.shadows and evidence.later, or audit.rate"
         )
@@ -276,7 +276,7 @@ def _strata(
 
     Raises:
         FieldError: strata that are taken from D_c, where there is none.
-        TaskError: D_c cannot be cut so.
+        MarketTaskError: D_c cannot be cut so.
     """
     if given is None:
         if config.strata is not None:
@@ -328,7 +328,7 @@ def _check_followed(recipe: Recipe, workload: "Workload | None") -> None:
 
 
 def _check_fits(recipe: Recipe, data: LearnerData, workload: "Workload | None") -> None:
-    """Raises TaskError where the workload cannot read the learner's data."""
+    """Raises MarketTaskError where the workload cannot read the learner's data."""
     if workload is None:
         return  # "custom": only its file knows
     from fedpeer.learning.models import ARCHITECTURES  # imports torch
@@ -338,7 +338,7 @@ def _check_fits(recipe: Recipe, data: LearnerData, workload: "Workload | None") 
         images = data.validation.inputs
         shape = images.shape[1:] if isinstance(images, np.ndarray) else ()
         if tuple(shape) != known.image or data.strata != known.classes:
-            raise TaskError(
+            raise MarketTaskError(
                 f"recipe.model {recipe.model!r} reads images of {known.image} with {known.classes} labels, the "
                 f"learner's data {data.name!r} have {tuple(shape)} and {data.strata}; name the architecture of that "
                 "data set"
@@ -346,7 +346,7 @@ def _check_fits(recipe: Recipe, data: LearnerData, workload: "Workload | None") 
     elif (classes := workload.classes) is not None and not (
         targets.dtype.kind in "iu" and targets.min() >= 0 and targets.max() < classes
     ):
-        raise TaskError(
+        raise MarketTaskError(
             f"recipe.model {recipe.model!r} tells {classes} classes apart, and a target of the learner's data "
             f"{data.name!r} is none of the numbers from 0 to {classes - 1}; expected a class, or a workload for "
             "measured targets"
@@ -414,7 +414,7 @@ def _initial_model(config: TaskConfig, root: bytes, workload: "Workload | None")
             with opened(config.initial_model, _MAX_INITIAL_BYTES) as file:
                 return file.read()
         except SourceError as error:
-            raise TaskError(f"initial_model: {error}") from None
+            raise MarketTaskError(f"initial_model: {error}") from None
     if workload is None:
         raise FieldError(
             "initial_model", None, 'a safetensors file: nothing else says what a "custom" model looks like'
@@ -427,7 +427,7 @@ def _contract(config: TaskConfig, initial_model: bytes) -> ModelContract:
 
     Raises:
         FieldError: `max_norm` or `max_bytes` below what the first model has.
-        TaskError: it is not a safetensors file, or no participant may send it.
+        MarketTaskError: it is not a safetensors file, or no participant may send it.
     """
     try:
         specs = model_specs(initial_model)
@@ -439,7 +439,7 @@ def _contract(config: TaskConfig, initial_model: bytes) -> ModelContract:
         check_header(specs)
     except (FieldError, ModelFileError) as error:
         named = f"initial_model {config.initial_model}" if config.initial_model else "the initial model"
-        raise TaskError(f"{named} cannot be used: {error}") from None
+        raise MarketTaskError(f"{named} cannot be used: {error}") from None
     norm = Decimal(math.ceil(check.norm))
     max_norm = config.contract.max_norm
     if max_norm is None:
@@ -483,7 +483,7 @@ def _check_evaluates(
     """That the first model can be read into the workload, and models of it be judged on D_c.
 
     Raises:
-        TaskError: it cannot.
+        MarketTaskError: it cannot.
     """
     fresh = workload.build(0)
     own = contract_of(fresh, contract.max_norm, contract.max_bytes)
@@ -496,12 +496,12 @@ def _check_evaluates(
         if config.rule.name == "paper" and _reads(wanted.get(name), given.get(name)):
             continue
         if config.initial_model is None:
-            raise TaskError(
+            raise MarketTaskError(
                 f"recipe.model {model!r} builds other models from one call to the next: tensor {name!r} is "
                 f"{_words(given.get(name))} once, {_words(wanted.get(name))} then; expected the same shapes and types "
                 "whatever the seed"
             )
-        raise TaskError(
+        raise MarketTaskError(
             f"initial_model {config.initial_model} does not fit the architecture {model!r} that "
             f"evaluates it: tensor {name!r} is {_words(given.get(name))}, expected {_words(wanted.get(name))}"
         )
@@ -511,9 +511,9 @@ def _check_evaluates(
     except LearningError as error:
         texts = [name.removeprefix("inputs.") for name, part in few.parts() if part.dtype.kind == "U"]
         hint = f"; {', '.join(texts):.200} of D_c: these are texts, not numbers" if texts else ""
-        raise TaskError(f"recipe.model {model!r} cannot read D_c: {error}{hint}") from None
+        raise MarketTaskError(f"recipe.model {model!r} cannot read D_c: {error}{hint}") from None
     if judged.losses.shape != (len(few),):
-        raise TaskError(
+        raise MarketTaskError(
             f"recipe.model {model!r} gives losses of shape {judged.losses.shape} for {len(few)} samples; expected one "
             "a sample"
         )

@@ -26,7 +26,7 @@ from coordinator.clock import Clock, SystemClock
 from coordinator.commits import Transactions
 from coordinator.config import ServiceConfig
 from coordinator.control_socket import RoundProgress, notify, progress, round_progress
-from coordinator.errors import FolderError, PayoutError, TaskError
+from coordinator.errors import FolderError, MarketTaskError, PayoutError
 from coordinator.folder import StateFolder
 from coordinator.forgetting import Forgotten, forget
 from coordinator.history import merged_before, round_start
@@ -188,7 +188,7 @@ class Person:
 
 
 @dataclass(frozen=True)
-class TaskReport:
+class TaskOverview:
     """One task for the operator: its row, its rounds, who takes part, what was paid and what is reserved.
 
     Attributes:
@@ -305,7 +305,7 @@ class Operator:
             only: under this name alone. Else the revocations stand together in the log, which links the names.
 
         Raises:
-            TaskError: there is no such participant and no invitation for it.
+            MarketTaskError: there is no such participant and no invitation for it.
         """
 
         def act(t: Transaction) -> Revoked:
@@ -314,7 +314,7 @@ class Operator:
             invited = [] if only else t.market.invited_for(participant_id)
             withdrawn = sum(t.market.withdraw_invitations(name, t.now) for name in (participant_id, *invited))
             if row is None and not withdrawn and (only or not owned):
-                raise TaskError(
+                raise MarketTaskError(
                     f"there is no participant {participant_id!r} and no invitation for it; `participants` lists those "
                     "who enrolled"
                 )
@@ -337,7 +337,7 @@ class Operator:
         return found, self._database.empty_log()
 
     def check_unused(self, task_id: str) -> None:
-        """Raises TaskError where a task has the id already."""
+        """Raises MarketTaskError where a task has the id already."""
         self._transact.look(lambda t: _check_unused(t, task_id))
 
     def check_money(self, prepared: PreparedTask) -> None:
@@ -348,7 +348,7 @@ class Operator:
         """Publishes a task and reserves its budget.
 
         Raises:
-            TaskError: the id is taken, or the task could not be scored.
+            MarketTaskError: the id is taken, or the task could not be scored.
             PayoutError: as `check_money`.
             LearningError: its data are not to be had.
         """
@@ -363,33 +363,33 @@ class Operator:
 
         self._act(act)
 
-    def cancel(self, task_id: str, reason: str) -> TaskReport:
+    def cancel(self, task_id: str, reason: str) -> TaskOverview:
         """Ends a task and refunds what is not yet paid.
 
         Raises:
-            TaskError: no such task, or it has ended.
+            MarketTaskError: no such task, or it has ended.
         """
 
-        def act(t: Transaction) -> TaskReport:
+        def act(t: Transaction) -> TaskOverview:
             row = _task(t, task_id)
             if row.state.final:
-                raise TaskError(f"task {task_id!r} is {row.state} already")
+                raise MarketTaskError(f"task {task_id!r} is {row.state} already")
             t.cancel(row, reason)
             return report_of(t, _task(t, task_id))
 
         return self._act(act)
 
     def reputation(self, participant_id: str) -> Reputation:
-        """A participant's standing across tasks. Raises TaskError where nobody of that name has enrolled."""
+        """A participant's standing across tasks. Raises MarketTaskError where nobody of that name has enrolled."""
 
         def read(t: Transaction) -> Reputation:
             if t.market.participant(participant_id) is None:
                 if owned := t.market.pseudonyms_of(participant_id):
-                    raise TaskError(
+                    raise MarketTaskError(
                         f"{participant_id!r} has not enrolled under its own name, and each of its pseudonyms has a "
                         f"reputation of its own: {', '.join(row.id for row in owned)}; name one of them"
                     )
-                raise TaskError(
+                raise MarketTaskError(
                     f"there is no participant {participant_id!r}; `participants` lists those who enrolled"
                 )
             return reputation_of(t, participant_id)
@@ -397,7 +397,7 @@ class Operator:
         return self._transact.look(read)
 
     def audits(self, task_id: str) -> list[AuditRow]:
-        """Everyone's that was drawn. Raises TaskError where there is no such task, or its terms have no audits."""
+        """All that were drawn. Raises MarketTaskError where there is no such task, or its terms have no audits."""
 
         def read(t: Transaction) -> list[AuditRow]:
             row = _task(t, task_id)
@@ -410,7 +410,7 @@ class Operator:
         """Writes what the auditor of a submission needs to a new folder.
 
         Raises:
-            TaskError: no such audit is awaited.
+            MarketTaskError: no such audit is awaited.
             AuditFolderError: the folder is there, or cannot be written.
         """
         blobs = self._blobs()
@@ -423,7 +423,7 @@ class Operator:
         """Writes what the auditor of an ended task needs, beside D_c, to a new folder: its secrets among it.
 
         Raises:
-            TaskError: the task cannot be measured again; see `coordinator.audits.order_task`.
+            MarketTaskError: the task cannot be measured again; see `coordinator.audits.order_task`.
             AuditFolderError, SourceError: the folder is there, or cannot be written.
         """
         from coordinator.remeasuring import read_task
@@ -454,7 +454,7 @@ class Operator:
         """Measures what an auditor has brought and records it with its verdict. It trains models: minutes.
 
         Raises:
-            TaskError: it is not the audit that is awaited, or it cannot be measured; nothing was recorded.
+            MarketTaskError: it is not the audit that is awaited, or it cannot be measured; nothing was recorded.
         """
         blobs, said = self._blobs(), brought.statement
 
@@ -469,15 +469,15 @@ class Operator:
         findings = audits.measured(row, start, ground, brought)
         return self._act(lambda t: audits.record(t, _task(t, said.task_id), ground, findings))
 
-    def task(self, task_id: str) -> TaskReport:
-        """Raises TaskError where there is no such task."""
+    def task(self, task_id: str) -> TaskOverview:
+        """Raises MarketTaskError where there is no such task."""
         return self._transact.look(lambda t: report_of(t, _task(t, task_id)))
 
     def openings(self, task_id: str | None = None) -> Openings:
         """All that the entries of a task commit to, or those of every task: what its auditor is given.
 
         Raises:
-            TaskError: no such task.
+            MarketTaskError: no such task.
         """
 
         def read(t: Transaction) -> Openings:
@@ -489,8 +489,8 @@ class Operator:
         """The model after a round, 0: the one that the task began with; None: the last that was trained.
 
         Raises:
-            TaskError: no such task, no such model yet, a file that retention has deleted, or another model than the
-                ledger's.
+            MarketTaskError: no such task, no such model yet, a file that retention has deleted, or another model than
+                the ledger's.
         """
 
         def read(t: Transaction) -> tuple[int, bytes, bytes, dict[str, str]]:
@@ -499,14 +499,14 @@ class Operator:
             made |= {r.round: r.result_model for r in rounds if r.result_model is not None}
             wanted = max(made) if round_ is None else round_
             if round_ is None and not wanted:
-                raise TaskError(
+                raise MarketTaskError(
                     f"task {task_id!r} has trained no model: it is {row.state} in round {row.round}; expected a round "
                     "that is settled. --round 0 fetches what it began with"
                 )
             if wanted not in made:
                 few = f"round {wanted}: its terms have {row.terms.schedule.rounds}"
                 lacks = few if wanted > row.terms.schedule.rounds else f"model of round {wanted}"
-                raise TaskError(
+                raise MarketTaskError(
                     f"task {task_id!r} has no {lacks}; expected 0, what it began with, to {max(made)}, the last round "
                     "that is settled"
                 )
@@ -516,14 +516,14 @@ class Operator:
 
         number, digest, recorded, figures = self._transact.look(read)
         if digest != recorded:
-            raise TaskError(
+            raise MarketTaskError(
                 f"the model of task {task_id!r} after round {number} is {digest.hex()} in the database and "
                 f"{recorded.hex()} in the ledger; restore the database from a backup"
             )
         try:
             path = self._blobs().fetch(digest)
         except FileNotFoundError:
-            raise TaskError(
+            raise MarketTaskError(
                 f"the model of task {task_id!r} after round {number} is not in {self.folder.models} any more: model "
                 f"files are kept for {self.config.storage.retention_days:g} days after a task has ended "
                 f"(storage.retention_days), and by the service that runs from this folder; its SHA-256 is "
@@ -539,7 +539,7 @@ class Operator:
         if model.round:
             self._transact.run(lambda t: t.market.update_round(model.task_id, model.round, fetched_at=t.now))
 
-    def tasks(self) -> list[TaskReport]:
+    def tasks(self) -> list[TaskOverview]:
         """All tasks, the oldest first."""
         return self._transact.look(lambda t: [report_of(t, row) for row in t.market.tasks()])
 
@@ -569,7 +569,7 @@ class Operator:
             )
         return payment_files(self.config.name, run.row, run.lines, payer)
 
-    def pay_out(self) -> tuple[payouts.Run, PaymentFiles]:
+    def pay_out(self) -> tuple[payouts.PayoutRun, PaymentFiles]:
         """The payout that is on its way, or a new one of all that is payable, and its files.
 
         Raises:
@@ -578,7 +578,7 @@ class Operator:
         payer = checked_payer(self.config.payouts)
         made: list[PaymentFiles] = []
 
-        def act(t: Transaction) -> payouts.Run:
+        def act(t: Transaction) -> payouts.PayoutRun:
             made.clear()
             return payouts.begin(
                 t, lambda run: made.append(payment_files(self.config.name, run.row, run.lines, payer))
@@ -586,19 +586,19 @@ class Operator:
 
         return self._act(act), made[0]
 
-    def confirm_payout(self, number: int) -> tuple[payouts.Run, bool]:
+    def confirm_payout(self, number: int) -> tuple[payouts.PayoutRun, bool]:
         """The bank has paid it. Raises PayoutError where it has ended otherwise, or was never begun."""
         return self._act(lambda t: payouts.end(t, number, CONFIRMED))
 
-    def withdraw_payout(self, number: int, reason: str) -> tuple[payouts.Run, bool]:
+    def withdraw_payout(self, number: int, reason: str) -> tuple[payouts.PayoutRun, bool]:
         """It was not paid: all of it is payable again. Raises PayoutError as `confirm_payout`."""
         return self._act(lambda t: payouts.end(t, number, WITHDRAWN, reason))
 
-    def return_payment(self, number: int, participant_id: str, reason: str) -> tuple[payouts.Run, bool]:
+    def return_payment(self, number: int, participant_id: str, reason: str) -> tuple[payouts.PayoutRun, bool]:
         """One payment came back. Raises PayoutError where the payout has not paid it."""
         return self._act(lambda t: payouts.return_payment(t, number, participant_id, reason))
 
-    def payout_runs(self) -> list[payouts.Run]:
+    def payout_runs(self) -> list[payouts.PayoutRun]:
         """All payouts, the oldest first."""
         return self._transact.look(payouts.runs)
 
@@ -821,7 +821,7 @@ def reachable(address: str, hosts: Sequence[str]) -> str:
 
 def _check_unused(t: Transaction, task_id: str) -> None:
     if t.market.task(task_id) is not None:
-        raise TaskError(f"there is a task {task_id!r} already; an id is used once, choose another")
+        raise MarketTaskError(f"there is a task {task_id!r} already; an id is used once, choose another")
 
 
 def _check_money(t: Transaction, prepared: PreparedTask) -> None:
@@ -830,11 +830,11 @@ def _check_money(t: Transaction, prepared: PreparedTask) -> None:
 
 
 def _kept(find: Callable[[], Result]) -> Result:
-    """What model files give. Raises TaskError where one of them is gone."""
+    """What model files give. Raises MarketTaskError where one of them is gone."""
     try:
         return find()
     except FileNotFoundError as error:
-        raise TaskError(
+        raise MarketTaskError(
             f"{error.filename} is not there any more: without the round's models nothing can be audited; restore the "
             "file from a backup"
         ) from None
@@ -844,7 +844,7 @@ def _task(t: Transaction, task_id: str) -> TaskRow:
     row = t.market.task(task_id)
     if row is None:
         known = ", ".join(task.id for task in t.market.tasks()) or "none yet"
-        raise TaskError(f"there is no task {task_id!r}; known: {known}")
+        raise MarketTaskError(f"there is no task {task_id!r}; known: {known}")
     return row
 
 
@@ -857,7 +857,7 @@ def _recorded_model(t: Transaction, row: TaskRow, round_: int) -> bytes:
     return bytes.fromhex(str(t.entry(place).body["model_sha256"]))
 
 
-def report_of(t: Transaction, row: TaskRow) -> TaskReport:
+def report_of(t: Transaction, row: TaskRow) -> TaskOverview:
     """The task as it stands within a transaction."""
     progress = t.market.progress(row)
     paid, expected = Counter[str](), Counter[str]()
@@ -869,7 +869,7 @@ def report_of(t: Transaction, row: TaskRow) -> TaskReport:
         name = c.participant_id
         people.append(Person(name, _standing(progress, c), c.degree, paid[name], expected[name]))
     failed = t.market.all_failures(row.id)
-    return TaskReport(
+    return TaskOverview(
         row=row,
         rounds=tuple(t.market.rounds(row.id)),
         claimed=tuple(sorted(progress.claimed)),

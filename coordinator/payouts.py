@@ -23,7 +23,7 @@ from mechanism.terms import Terms, identifier
 
 
 @dataclass(frozen=True)
-class Run:
+class PayoutRun:
     """A payout run.
 
     Attributes:
@@ -145,7 +145,7 @@ def set_account(t: Transaction, participant_id: str, holder: str, iban: str, bic
     return row
 
 
-def begin(t: Transaction, check: Callable[[Run], Any]) -> Run:
+def begin(t: Transaction, check: Callable[[PayoutRun], Any]) -> PayoutRun:
     """The run that is on its way; where there is none, a new one.
 
     Args:
@@ -159,7 +159,7 @@ def begin(t: Transaction, check: Callable[[Run], Any]) -> Run:
     return run
 
 
-def _pending(t: Transaction) -> Run | None:
+def _pending(t: Transaction) -> PayoutRun | None:
     return next((run_of(t, row.number) for row in t.market.payouts() if row.outcome is None), None)
 
 
@@ -196,7 +196,7 @@ def due(t: Transaction) -> Due:
     return Due(price, free, tuple(sorted(found.keys() - known)))
 
 
-def _begin(t: Transaction) -> Run:
+def _begin(t: Transaction) -> PayoutRun:
     now = due(t)
     price, chosen, left_out = now.price, now.free, now.left_out
     if price is None:
@@ -220,7 +220,7 @@ def _begin(t: Transaction) -> Run:
     row = PayoutRow(number, t.now, str(price.record()["amount"]), price.currency, price.minor_unit)
     lines = [_line(number, price, name, accounts[name], chosen[name]) for name in sorted(chosen)]
     t.market.add_payout(row, lines)
-    return Run(row, tuple(lines), left_out, new=True)
+    return PayoutRun(row, tuple(lines), left_out, new=True)
 
 
 def _accounts(t: Transaction) -> dict[str, BankAccountRow]:
@@ -245,7 +245,7 @@ def _line(
     )
 
 
-def end(t: Transaction, number: int, outcome: str, reason: str = "") -> tuple[Run, bool]:
+def end(t: Transaction, number: int, outcome: str, reason: str = "") -> tuple[PayoutRun, bool]:
     """Ends a run as a whole; a second time it is found ended.
 
     Args:
@@ -283,7 +283,7 @@ def _given(reason: str, what: str) -> str:
     return reason.strip()
 
 
-def return_payment(t: Transaction, number: int, participant_id: str, reason: str) -> tuple[Run, bool]:
+def return_payment(t: Transaction, number: int, participant_id: str, reason: str) -> tuple[PayoutRun, bool]:
     """One payment of a confirmed run came back: it is payable again. A second time it is found done.
 
     Raises:
@@ -307,15 +307,15 @@ def return_payment(t: Transaction, number: int, participant_id: str, reason: str
     return run_of(t, number), True
 
 
-def run_of(t: Transaction, number: int) -> Run:
+def run_of(t: Transaction, number: int) -> PayoutRun:
     """Raises PayoutError where there is no such run."""
     row = t.market.payout(number)
     if row is None:
         raise PayoutError(f"there is no payout {number}; `fedpeer coordinator payout list` shows all")
-    return Run(row, tuple(t.market.payout_lines(number)))
+    return PayoutRun(row, tuple(t.market.payout_lines(number)))
 
 
-def runs(t: Transaction) -> list[Run]:
+def runs(t: Transaction) -> list[PayoutRun]:
     """All runs, the oldest first."""
     return [run_of(t, row.number) for row in t.market.payouts()]
 

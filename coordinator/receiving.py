@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from coordinator.blobs import BlobStore
 from coordinator.metrics import Metrics
 from coordinator.spool import Spool, SpoolBusy, SpooledUpload, UploadKey
-from coordinator.upload_places import Places, Stream
+from coordinator.upload_places import Places, UploadStream
 from fedpeer.protocol.errors import Code, Refusal
 from fedpeer.protocol.frames import Frame
 from fedpeer.protocol.limits import FRAME_BYTES
@@ -68,7 +68,7 @@ class Uploads:
 
     async def receive(
         self,
-        stream: Stream,
+        stream: UploadStream,
         statement: ModelStatement,
         offset: int,
         contract: ModelContract,
@@ -99,7 +99,7 @@ class Uploads:
 
     async def _receive(
         self,
-        stream: Stream,
+        stream: UploadStream,
         statement: ModelStatement,
         offset: int,
         contract: ModelContract,
@@ -143,7 +143,7 @@ class Uploads:
             )
         return self._spool.resume(key, offset, total, check)
 
-    async def _fill(self, steps: "_Steps", stream: Stream, total: int) -> "asyncio.Future[None] | None":
+    async def _fill(self, steps: "_Steps", stream: UploadStream, total: int) -> "asyncio.Future[None] | None":
         """Appends frames until the file is whole; returns the last of the steps, which may go on."""
 
         def look(appended: "asyncio.Future[None]") -> None:

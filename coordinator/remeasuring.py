@@ -19,7 +19,7 @@ from typing import Any
 
 from coordinator.aggregation import merge
 from coordinator.derivation import chain_secret
-from coordinator.errors import TaskError
+from coordinator.errors import MarketTaskError
 from coordinator.scoring import EarlierRound, RoundStart, Scored, make_scorer, merged_parts
 from coordinator.storage.tasks import TaskRow
 from fedpeer.protocol.audit_folder import TaskOrder
@@ -105,7 +105,7 @@ def read_task(
     sent no model, or of a round that was not settled.
 
     Raises:
-        TaskError: it has not ended, no round of it was settled, or an opening that is needed is not there.
+        MarketTaskError: it has not ended, no round of it was settled, or an opening that is needed is not there.
     """
     terms, found = order.terms, LoggedTask()
     start, current = terms.initial_model, LoggedRound(0, terms.initial_model)
@@ -113,7 +113,7 @@ def read_task(
 
     def opened(entry_id: str) -> Mapping[str, Any]:
         if entry_id not in openings:
-            raise TaskError(
+            raise MarketTaskError(
                 f"what {entry_id} commits to is not among the openings: it was erased, or their file is not whole; "
                 f"without it task {terms.task_id!r} cannot be measured again"
             )
@@ -165,7 +165,9 @@ def read_task(
             case _ if entry.id == remeasurement_id(terms.task_id, found.statements + 1):
                 found.statements += 1
     if not found.ended or not found.rounds:
-        raise TaskError(f"task {terms.task_id!r} has not ended in this ledger, or no round of it was settled")
+        raise MarketTaskError(
+            f"task {terms.task_id!r} has not ended in this ledger, or no round of it was settled"
+        )
     return found
 
 
@@ -177,11 +179,11 @@ def task_row(order: TaskOrder, data: Mapping[str, Any] | None, folder: Path | No
         folder: where modules of factories lie here.
 
     Raises:
-        TaskError: the secret root is not the one that the terms commit to.
+        MarketTaskError: the secret root is not the one that the terms commit to.
     """
     terms = order.terms
     if seed_commitment(chain_secret(order.root), terms.schedule.rounds) != terms.seed_commitment:
-        raise TaskError(
+        raise MarketTaskError(
             f"the secret root in {order.folder} is not the one that the terms of {terms.task_id!r} commit to; ask the "
             "operator for the folder again"
         )
@@ -207,7 +209,7 @@ def measure_again(
         report: takes the round, how many shadows are trained, and of how many.
 
     Raises:
-        TaskError: other data than the terms commit to, or another number of shadows than the ledger says.
+        MarketTaskError: other data than the terms commit to, or another number of shadows than the ledger says.
         AuditFolderError: a model that is not there, or is another.
         LearningError: data or a workload that are not to be had.
     """
@@ -247,8 +249,8 @@ def check_shadows(order: TaskOrder, logged: LoggedTask) -> None:
             raise _other_shadows(order, one, asked)
 
 
-def _other_shadows(order: TaskOrder, one: LoggedRound, asked: int) -> TaskError:
-    return TaskError(
+def _other_shadows(order: TaskOrder, one: LoggedRound, asked: int) -> MarketTaskError:
+    return MarketTaskError(
         f"the ledger says that the evidence of round {one.number} rests on {one.shadows} shadow models; by "
         f"{order.folder} it is {asked}; ask the operator for the folder again"
     )

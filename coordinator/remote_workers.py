@@ -67,7 +67,7 @@ WORKER_FOLDER = "FEDPEER_WORKER"
 
 
 @dataclass(eq=False)
-class _Call:
+class _WorkerCall:
     """A call that somebody waits for.
 
     Attributes:
@@ -105,7 +105,7 @@ class RemoteExecutor(Executor):
     ) -> None:
         self._address, self._security = address, security
         self._packer, self._local, self._wait, self._device = Packer(blobs), local, wait_seconds, device
-        self._calls: list[_Call] = []
+        self._calls: list[_WorkerCall] = []
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
         self._client: Client | None = None
@@ -122,7 +122,7 @@ class RemoteExecutor(Executor):
         with self._changed:
             if not self._calls:
                 self._progress = time.monotonic()
-            self._calls.append(_Call(outer, partial(fn, **kwargs) if kwargs else fn, args))
+            self._calls.append(_WorkerCall(outer, partial(fn, **kwargs) if kwargs else fn, args))
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._run, name="remote workers", daemon=True)
                 self._thread.start()
@@ -173,7 +173,7 @@ class RemoteExecutor(Executor):
                 if self._stopping and not call.outer.done():
                     call.outer.set_exception(RuntimeError("the service is stopping"))
 
-    def _look(self, calls: list[_Call]) -> None:
+    def _look(self, calls: list[_WorkerCall]) -> None:
         """Hands out what nobody does, and does it here where nothing has come back for too long."""
         waiting = [call for call in calls if call.here is None]
         if waiting and time.monotonic() - self._progress >= self._wait:
@@ -214,7 +214,7 @@ class RemoteExecutor(Executor):
                 call.elsewhere = executor.submit(perform, content)
                 call.elsewhere.add_done_callback(partial(self._come, call))
 
-    def _come(self, call: _Call, done: Future[Any]) -> None:
+    def _come(self, call: _WorkerCall, done: Future[Any]) -> None:
         """A call elsewhere has ended, one way or the other."""
         from fedpeer.learning.arithmetic import arithmetic
 
@@ -239,7 +239,7 @@ class RemoteExecutor(Executor):
             call.outer.set_result(result)
             self._changed.notify()
 
-    def _do_here(self, call: _Call) -> None:
+    def _do_here(self, call: _WorkerCall) -> None:
         def ended(done: Future[Any]) -> None:
             with self._changed:
                 if not call.outer.done():

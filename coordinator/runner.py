@@ -22,7 +22,7 @@ from coordinator.clock import Clock
 from coordinator.commits import Transactions
 from coordinator.control_socket import RoundProgress
 from coordinator.derivation import chain_secret
-from coordinator.errors import CoordinatorError, TaskError
+from coordinator.errors import CoordinatorError, MarketTaskError
 from coordinator.history import merged_before, round_start
 from coordinator.live import Feed, Presence
 from coordinator.metrics import Metrics
@@ -59,7 +59,7 @@ from fedpeer.protocol.submission import Submission
 from fedpeer.terminal import printable
 from mechanism.lifecycle import State
 from mechanism.peers import Draw, round_seed
-from mechanism.settlement import Settlement
+from mechanism.settlement import RoundSettlement
 from mechanism.unmeasured import missing
 
 log = structlog.get_logger()
@@ -192,7 +192,7 @@ class _ClosedRound:
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _TaskView:
     """A task as one transaction sees it.
 
     Attributes:
@@ -257,7 +257,7 @@ class TaskRunner:
     async def _check_terms(self) -> bool:
         try:
             await self._work.transact.read(lambda t: t.check_terms(self._live.row))
-        except TaskError as error:
+        except MarketTaskError as error:
             log.error("task is not taken up", why=str(error))
             self._set_broken(str(error))
             return False
@@ -306,10 +306,10 @@ class TaskRunner:
             return False
         return True
 
-    def _look(self, t: Transaction) -> _Seen:
+    def _look(self, t: Transaction) -> _TaskView:
         """The task, its new events and its progress: others than this runner may have moved it."""
         row = t.task(self._live.row.id)
-        return _Seen(
+        return _TaskView(
             row,
             # Events come with transitions, and each of those is a new version.
             t.market.events(row.id, self._live.feed.cursor) if row.version != self._live.row.version else [],
@@ -349,7 +349,7 @@ class TaskRunner:
         self._prepare()
         return Wait(min((at for at in (step.until, soonest) if at is not None), default=None))
 
-    async def _take(self, step: Step) -> _Seen:
+    async def _take(self, step: Step) -> _TaskView:
         """Takes a step; returns the task as the step leaves it, before anybody hears of it."""
         row = self._live.row
         name = type(step).__name__
@@ -382,16 +382,16 @@ class TaskRunner:
                 log.info("step taken", step=OpenRound.__name__, round=seen.row.round)
         return seen
 
-    async def _carry_out(self, step: Callable[[Transaction], None]) -> _Seen:
+    async def _carry_out(self, step: Callable[[Transaction], None]) -> _TaskView:
         """One transaction: the step, and a look at where it leads."""
 
-        def act(t: Transaction) -> _Seen:
+        def act(t: Transaction) -> _TaskView:
             step(t)
             return self._look(t)
 
         return await self._work.transact(act)
 
-    def _open_next(self, t: Transaction) -> _Seen:
+    def _open_next(self, t: Transaction) -> _TaskView:
         """Opens the round after a settled one in the same transaction, where there is one: nobody waits for a flush
         between the two.
         """
@@ -441,7 +441,7 @@ class TaskRunner:
         progress.trained, progress.of, progress.seconds_left = trained, of, took / trained * (of - trained)
         log.debug("shadow models trained", task=live.row.id, round=live.row.round, trained=trained, of=of)
 
-    async def _settle(self, row: TaskRow) -> _Seen:
+    async def _settle(self, row: TaskRow) -> _TaskView:
         began = self._work.clock.now()
         closed = await self._work.transact.read(lambda t: _closed_round(t, row))
         with self._work.tracing.span("scoring", task=row.id, round=row.round, models=len(closed.models)):
@@ -458,7 +458,7 @@ class TaskRunner:
         )
         with self._work.tracing.span("settlement", task=row.id, round=row.round):
 
-            def settle(t: Transaction) -> tuple[Settlement, _Seen]:
+            def settle(t: Transaction) -> tuple[RoundSettlement, _TaskView]:
                 evidence = outcome.scored.evidence
                 settled = t.settle(row, draw, assessments, evidence, outcome.merged, outcome.quality)
                 return settled, self._open_next(t)
@@ -528,7 +528,7 @@ class TaskRunner:
         name = self._live.row.id
         await asyncio.to_thread(self._work.spool.sweep, name, self._work.uploads.places.busy(name))
 
-    def _tell(self, seen: _Seen) -> None:
+    def _tell(self, seen: _TaskView) -> None:
         """What is seen, to watchers and in metrics."""
         live, metrics, row = self._live, self._work.metrics, seen.row
         live.feed.publish(

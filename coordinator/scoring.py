@@ -17,7 +17,7 @@ import numpy as np
 
 from coordinator.config import DataSection, EvidenceSection
 from coordinator.derivation import evidence_seed, validation_salt
-from coordinator.errors import TaskError
+from coordinator.errors import MarketTaskError
 from coordinator.learner_data import commit_validation, load_learner_data, stratified
 from coordinator.shadow_workers import LocalWorkers
 from coordinator.storage.tasks import TaskRow
@@ -167,7 +167,7 @@ class ShadowModels(Scorer):
         try:
             self._evidence = shadow_evidence(data, row, workload, report, workers)
         except EvidenceError as error:
-            raise TaskError(f"task {row.id!r}: {error}") from None
+            raise MarketTaskError(f"task {row.id!r}: {error}") from None
 
     def prepare(self, start: RoundStart) -> None:
         self._ensemble(start)
@@ -304,7 +304,7 @@ def make_scorer(
         workers: who trains them; left out: this machine.
 
     Raises:
-        TaskError: the data are not those that the terms commit to, or no evidence can be had from them.
+        MarketTaskError: the data are not those that the terms commit to, or no evidence can be had from them.
         LearningError: they are not to be had.
     """
     terms, folder = row.terms, folder_of(row.settings)
@@ -315,21 +315,21 @@ def make_scorer(
             given = load_learner_data(DataSection(**section), folder, beside_of(terms.strata))
             data = stratified(given, terms.strata, terms.strata_names, folder)
     except (DataError, WorkloadError) as error:
-        raise TaskError(f"task {row.id!r}: {error}") from None
+        raise MarketTaskError(f"task {row.id!r}: {error}") from None
     commitment = commit_validation(None if data is None else data.validation, validation_salt(row.root))
     if commitment != terms.validation_commitment:
-        raise TaskError(
+        raise MarketTaskError(
             f"the data of task {row.id!r} are not those that its terms commit to; put the original ones back"
         )
     if not needs_evidence(terms.rule.name):
         return Scorer(data, workload)
     if data is None:
-        raise TaskError(
+        raise MarketTaskError(
             f"the rule {terms.rule.name!r} of task {row.id!r} pays on evidence, which needs the learner's data: "
             'add a [data] section, or choose rule.name = "paper"'
         )
     if workload is None:
-        raise TaskError(
+        raise MarketTaskError(
             f"the rule {terms.rule.name!r} of task {row.id!r} pays on evidence, which trains models, and recipe.model "
             'is "custom": name an architecture, or the package.module:factory of a workload; or choose '
             'rule.name = "paper"'

@@ -97,7 +97,7 @@ def signature(secret: str, id_: str, timestamp: int, body: bytes) -> str:
     return f"v1,{base64.b64encode(hmac.digest(secret_bytes(secret), signed, 'sha256')).decode()}"
 
 
-class Post:
+class NoticeSender:
     """Sends notices; one for a service. Raises ServeError where what it needs is not installed."""
 
     def __init__(self, mail: MailSection) -> None:

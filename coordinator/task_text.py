@@ -8,7 +8,7 @@ from rich.table import Table
 from rich.text import Text
 
 from coordinator.control_socket import RoundProgress
-from coordinator.operator import Standing, TaskReport
+from coordinator.operator import Standing, TaskOverview
 from coordinator.storage.rounds import RoundRow
 from fedpeer.terminal import counted, printable
 from mechanism.lifecycle import State
@@ -22,7 +22,7 @@ _EARLIER = {
 }
 
 
-def show_task(console: Console, report: TaskReport, progress: RoundProgress, now: float) -> None:
+def show_task(console: Console, report: TaskOverview, progress: RoundProgress, now: float) -> None:
     """Prints one task; `now` in seconds since the epoch."""
     console.print(_facts(report, progress, now))
     if report.people:
@@ -34,7 +34,7 @@ def show_task(console: Console, report: TaskReport, progress: RoundProgress, now
         )
 
 
-def _facts(report: TaskReport, progress: RoundProgress, now: float) -> RenderableType:
+def _facts(report: TaskOverview, progress: RoundProgress, now: float) -> RenderableType:
     row, terms = report.row, report.row.terms
     grid = Table.grid(padding=(0, 2))
     round_ = f", round {row.round} of {terms.schedule.rounds}" if row.round else ""
@@ -70,7 +70,7 @@ def quality_text(round_: RoundRow) -> str:
     return "" if round_.loss is None else f"loss {round_.loss}"
 
 
-def standing_counts(report: TaskReport) -> str:
+def standing_counts(report: TaskOverview) -> str:
     """ "8 claimed of at most 10, 2 awaited, 5 delivered, 1 failed"."""
     numbers = Counter(person.standing for person in report.people)
     claimed = f"{len(report.claimed)} claimed of at most {report.row.terms.schedule.capacity}"
@@ -78,7 +78,7 @@ def standing_counts(report: TaskReport) -> str:
     return ", ".join([claimed, *stand])
 
 
-def _people(report: TaskReport, progress: RoundProgress) -> Table:
+def _people(report: TaskOverview, progress: RoundProgress) -> Table:
     table = Table("participant", "stands as", "degree claimed", "credits paid", "expected before the draw")
     for person in report.people:
         amounts = grouped_credits(person.paid_micro), grouped_credits(person.expected_micro)

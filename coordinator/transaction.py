@@ -13,7 +13,7 @@ from sqlalchemy import Connection
 
 from coordinator.admission import mark_of
 from coordinator.aggregation import Merged
-from coordinator.errors import TaskError
+from coordinator.errors import MarketTaskError
 from coordinator.identity import Enrolled
 from coordinator.opening import PreparedTask
 from coordinator.scoring import Quality, judgement, new_salt
@@ -39,7 +39,7 @@ from mechanism.ledger.note import Checkpoint, Note
 from mechanism.ledger.openings import Openings
 from mechanism.lifecycle import State
 from mechanism.peers import Draw, Meetings
-from mechanism.settlement import Assessment, Settlement, expected_payments
+from mechanism.settlement import Assessment, RoundSettlement, expected_payments
 from mechanism.statements import ClaimOpening, ClaimStatement, ModelOpening, ModelStatement, Statement
 
 
@@ -227,7 +227,7 @@ class Transaction:
         """That a stored task is the one that was published.
 
         Raises:
-            TaskError: the ledger has other terms.
+            MarketTaskError: the ledger has other terms.
         """
         published = entries.published(task.terms)
         places = self.ledger_store.find([entry.id for entry in published])
@@ -236,7 +236,7 @@ class Transaction:
             for entry in published
         )
         if not same:
-            raise TaskError(
+            raise MarketTaskError(
                 f"the stored terms of task {task.id!r} are not those in the ledger; restore the database from "
                 "a backup"
             )
@@ -301,7 +301,7 @@ class Transaction:
         evidence: Mapping[str, Json],
         merged: Merged,
         quality: Quality | None,
-    ) -> Settlement:
+    ) -> RoundSettlement:
         """Posts a closed round: verdicts, seed, peers, payments, the next model, the new state."""
         model = merged.model_sha256
         ordered = sorted(assessments, key=lambda a: a.participant_id)
@@ -440,7 +440,7 @@ class Transaction:
         if due := sum(balance.free for balance in owed.values()):
             self.notice("payout.due", {"payable_micro": due}, task.id)
 
-    def _add_audits(self, task: TaskRow, settlement: Settlement) -> None:
+    def _add_audits(self, task: TaskRow, settlement: RoundSettlement) -> None:
         """Of those whom the round's draw key has drawn."""
         audit = task.terms.audit
         if audit is None:
@@ -504,7 +504,11 @@ class Transaction:
         return review(task.terms, line.assessment, peers, line.paid_micro)
 
     def _settle_rows(
-        self, task: TaskRow, settlement: Settlement, ordered: Sequence[Assessment], places: Mapping[str, int]
+        self,
+        task: TaskRow,
+        settlement: RoundSettlement,
+        ordered: Sequence[Assessment],
+        places: Mapping[str, int],
     ) -> None:
         rows, expected = [], expected_payments(task.terms, ordered)
         for assessment, line in zip(ordered, settlement.payments, strict=True):

@@ -29,7 +29,7 @@ Result = TypeVar("Result")
 Messages = AsyncIterator[ModelHeader | Frame]
 
 
-class Stream:
+class UploadStream:
     """The messages of one call, each waited for no longer than is fair.
 
     Args:
@@ -123,8 +123,8 @@ class Places:
         self._taken = taken
         self._lanes: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
         #: Those that have a lane, or wait for it, by upload; and those that have a place.
-        self.streams: defaultdict[UploadKey, set[Stream]] = defaultdict(set)
-        self._placed: set[Stream] = set()
+        self.streams: defaultdict[UploadKey, set[UploadStream]] = defaultdict(set)
+        self._placed: set[UploadStream] = set()
         #: Streams that wait for a place.
         self.waiting = 0
 
@@ -138,7 +138,7 @@ class Places:
             stream.end("Another stream of the same upload has taken over.")
 
     @asynccontextmanager
-    async def lane(self, key: UploadKey, stream: Stream) -> AsyncIterator[None]:
+    async def lane(self, key: UploadKey, stream: UploadStream) -> AsyncIterator[None]:
         """Has the identity's uploads for this stream alone; older streams of the same upload end."""
         self.hand_over(key)
         self.streams[key].add(stream)
@@ -155,7 +155,7 @@ class Places:
                 del self.streams[key]
 
     @asynccontextmanager
-    async def place(self, stream: Stream, total: int) -> AsyncIterator[None]:
+    async def place(self, stream: UploadStream, total: int) -> AsyncIterator[None]:
         """Has the stream's `total` bytes read."""
         if self._free.locked():
             for other in self._placed:

@@ -53,7 +53,7 @@ class PeerRule(Enum):
 
 
 @dataclass(frozen=True)
-class BestResponse:
+class OptimalEffort:
     """What a participant should do, and what it may expect.
 
     Attributes:
@@ -91,7 +91,7 @@ def best_response(
     attitude: Attitude | None = None,
     weight: float = 1.0,
     fee: float = 0.0,
-) -> BestResponse:
+) -> OptimalEffort:
     """The best response of one participant, with its certificate.
 
     A weight w is a cost 1/w times as high in units of what is paid. Where what is left after the fee is less than what
@@ -134,7 +134,7 @@ def best_response(
         degree = np.array([start])
         paid, spent = weight * float(problem.payment(me, degree)[0]), 0.0
     paid = max(paid - lost, 0.0) if lost else paid
-    return BestResponse(
+    return OptimalEffort(
         effort=float(effort.effort(degree[0])),
         degree=float(degree[0]),
         expected_payment=paid,
@@ -160,7 +160,7 @@ def _averse(
     attitude: Attitude,
     report: CurvatureReport,
     problem: Deviations,
-) -> BestResponse:
+) -> OptimalEffort:
     if not report.holds:
         raise FieldError(
             "payment", score.function, f"a payment that bends as risk aversion needs it: {report}"
@@ -176,7 +176,7 @@ def _averse(
     if not lottery.exact:
         basis += f"; of {LISTED} draws in the place of all, so what they leave out is not bounded"
     regret = found.upper - found.equivalent + found.rounding
-    return BestResponse(
+    return OptimalEffort(
         effort=float(effort.effort(found.degree)),
         degree=found.degree,
         expected_payment=paid,

@@ -220,7 +220,7 @@ class Payment(Readable):
 
 
 @dataclass(frozen=True)
-class Settlement:
+class RoundSettlement:
     """A settled round: payments in participant-id order, and what escrow gives up for them.
 
     `total_micro` = sum of `paid_micro` + `rounding_micro`.
@@ -286,7 +286,7 @@ def settle_round(
     own_rule: PaymentRule | None = None,
     meetings: Meetings | None = None,
     peers: Mapping[str, Sequence[str]] | None = None,
-) -> Settlement:
+) -> RoundSettlement:
     """Payments of one round. A pure function: the ledger's verifier calls it again on the logged inputs.
 
     Args:
@@ -353,7 +353,7 @@ def settle_round(
                 audited=audited,
             )
         )
-    return Settlement(terms.task_id, round_, draw, tuple(lines), rounding)
+    return RoundSettlement(terms.task_id, round_, draw, tuple(lines), rounding)
 
 
 def _audited(terms: Terms, draw: Draw, name: str, paid: int, withheld: int) -> tuple[bool | None, int]:

@@ -31,7 +31,7 @@ from participant.effects import Effect, Steps, drive
 from participant.effort import BestResponse
 from participant.endpoint import Endpoint, market_endpoint
 from participant.errors import ConfigurationError, DeclinedError, StateError, TransportError
-from participant.identity import StateFolder, check_authority
+from participant.identity import IdentityFolder, check_authority
 from participant.journal import MARKET, Journal
 from participant.progress import EXIT_INTERRUPTED, kept
 from participant.records import read_declined, read_earnings, read_reports, read_spending, reading
@@ -208,7 +208,7 @@ def status(
 ) -> None:
     """Where each task stands, what models so far tell of the data, which tasks were declined; asks nobody."""
     participant_id, folder = _member(config, state)
-    begun = StateFolder(folder).journal.exists()
+    begun = IdentityFolder(folder).journal.exists()
     reports = read_reports(folder) if begun else []
     spent, declined = (read_spending(folder), read_declined(folder)) if begun else (None, [])
     if as_json:
@@ -265,7 +265,7 @@ def earnings(
     participant_id, folder = _member(config, state)
     earned: list[Earned] = []
     disputes: list[Dispute] = []
-    if StateFolder(folder).journal.exists():
+    if IdentityFolder(folder).journal.exists():
         earned, disputes = read_earnings(folder), noted_disputes(folder)
     owed = _owed(participant_id, folder, config, state) if ask else None
     if as_json:
@@ -370,7 +370,7 @@ def keys(
     from participant.keys import keys_of
 
     settings = _settings(config)
-    folder = StateFolder(settings.state)
+    folder = IdentityFolder(settings.state)
     with ExitStack() as resources:
         journal = None
         if folder.journal.exists():
@@ -481,7 +481,7 @@ def audits(
     """Show how the audits of your submissions stand. Works while a service runs."""
     settings = _settings(config)
     if salt:
-        key = StateFolder(settings.state).credentials().key
+        key = IdentityFolder(settings.state).credentials().key
         made = _ask(_endpoint(settings), lambda steps: salt_for(task_id, steps, key, settings.id))
         typer.echo(made.hex())
         return
@@ -540,7 +540,7 @@ def console(
             f"{url!r:.300} is not a console's address; expected such as https://market.example.org:7445"
         )
     base, host = place
-    key = StateFolder(folder).credentials().key
+    key = IdentityFolder(folder).credentials().key
     link = f"{base}/sign-in/?token={sign_in_token(participant_id, key, host, time.time())}"
     said = f"{link}\nIt signs {participant_id} in once, within {LINK_SECONDS // 60} minutes."
     _say(as_json, {"id": participant_id, "link": link, "seconds": LINK_SECONDS}, said)
@@ -595,7 +595,7 @@ def _print_earnings(participant_id: str, earned: list[Earned]) -> None:
 def _settings(path: Path) -> ParticipantConfig:
     try:
         settings = read_config(path)
-        enrolled = StateFolder(settings.state).enrolled_id()
+        enrolled = IdentityFolder(settings.state).enrolled_id()
     except ConfigurationError as error:
         raise _mistake(str(error)) from None
     if enrolled not in (None, settings.id):
@@ -609,7 +609,9 @@ def _settings(path: Path) -> ParticipantConfig:
 def _endpoint(settings: ParticipantConfig) -> Endpoint:
     """The market, for a call while a service runs, which holds the state folder."""
     return market_endpoint(
-        StateFolder(settings.state).credentials(), settings.coordinator.market, settings.coordinator.insecure
+        IdentityFolder(settings.state).credentials(),
+        settings.coordinator.market,
+        settings.coordinator.insecure,
     )
 
 
@@ -618,7 +620,7 @@ def _endpoint_of(state: Path, market: str, journal: Journal) -> Endpoint:
     kind, _, last = (journal.meta(MARKET) or "").partition(" ")
     if not (market or last):
         raise _mistake(f"{state} does not say which market it belongs to; give --market host:port")
-    return market_endpoint(StateFolder(state).credentials(), market or last, insecure=kind == "plain")
+    return market_endpoint(IdentityFolder(state).credentials(), market or last, insecure=kind == "plain")
 
 
 def _public(settings: ParticipantConfig, path: Path) -> str:
@@ -647,7 +649,7 @@ def _authority(settings: ParticipantConfig, path: Path) -> bytes | None:
 @contextmanager
 def _journal(state: Path, participant_id: str) -> Iterator[Journal]:
     """The journal of a state folder, to read from."""
-    path = StateFolder(state).journal
+    path = IdentityFolder(state).journal
     if not path.exists():
         raise _mistake(f"{participant_id} has taken part in no task yet")
     with closing(Journal(path, writer=False)) as journal:
@@ -670,7 +672,7 @@ def _member(config: Path, state: Path | None) -> tuple[str, Path]:
             )
         settings = _settings(config)
         return settings.id, settings.state
-    return StateFolder(state).credentials().participant_id, state
+    return IdentityFolder(state).credentials().participant_id, state
 
 
 def _asks_nobody(effect: Effect) -> Any:

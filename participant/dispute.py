@@ -21,7 +21,7 @@ from mechanism.readable import Readable
 from mechanism.settlement import MICRO
 from participant.effects import Steps
 from participant.errors import StateError
-from participant.identity import StateFolder
+from participant.identity import IdentityFolder
 from participant.journal import Journal
 from participant.steps import MarketSteps
 
@@ -105,7 +105,7 @@ def open_dispute(task_id: str, market: MarketSteps, journal: Journal) -> Steps[D
     dispute = decode(Dispute, found, task_id=task_id, rounds=rounds)
     kept = [other for other in noted_disputes(journal.folder) if other.task_id != task_id]
     records = [other.record() for other in (*kept, dispute)]
-    StateFolder(journal.folder).write(DISPUTES, json.dumps(records, indent=1).encode(), mode=0o600)
+    IdentityFolder(journal.folder).write(DISPUTES, json.dumps(records, indent=1).encode(), mode=0o600)
     return dispute
 
 

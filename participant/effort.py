@@ -27,7 +27,7 @@ from mechanism.terms import Terms
 from participant.errors import EffortError, ParticipantError
 
 if TYPE_CHECKING:
-    from mechanism.best_response import BestResponse as Answer
+    from mechanism.best_response import OptimalEffort as Answer
     from mechanism.cost import CostFunction
     from mechanism.effort import EffortCurve
     from mechanism.gap_bound import GapBound

@@ -6,7 +6,7 @@ from fedpeer.v1 import enrolment_pb2
 from mechanism.errors import FieldError
 from mechanism.terms import identifier
 from participant.errors import ConfigurationError, TLSError
-from participant.identity import Credentials, StateFolder, check_authority
+from participant.identity import Credentials, IdentityFolder, check_authority
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class EnrolmentRequest:
         authority: what the coordinator is trusted by; None: no TLS, or a renewal.
     """
 
-    folder: StateFolder
+    folder: IdentityFolder
     participant_id: str
     token: str = field(repr=False)
     authority: bytes | None = field(default=None, repr=False)

@@ -82,7 +82,7 @@ class Credentials:
             )
 
 
-class StateFolder:
+class IdentityFolder:
     """The folder that a participant keeps its key, certificate and journal in."""
 
     def __init__(self, path: Path | str) -> None:

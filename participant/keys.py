@@ -24,7 +24,7 @@ from mechanism.ledger.log_keys import LogKeys
 from mechanism.ledger.tlog_proof import TlogProof
 from participant.effects import Steps
 from participant.errors import ForeignKeyError, ForeignKeyWarning, InvalidSubmissionError
-from participant.identity import StateFolder
+from participant.identity import IdentityFolder
 from participant.journal import KEY_PROBLEMS, Journal, KeyRow, key_problems
 from participant.log_keys import following_keys, pin_log_key, pinned_log_keys
 from participant.steps import MarketSteps
@@ -118,7 +118,7 @@ def read_history(
 
 
 def report_of_keys(
-    participant_id: str, rows: Sequence[KeyRow], folder: StateFolder, proven: int, problem: str
+    participant_id: str, rows: Sequence[KeyRow], folder: IdentityFolder, proven: int, problem: str
 ) -> KeyReport:
     """What rows with this participant's entries say.
 
@@ -172,7 +172,7 @@ class KeyWatch:
 
     market: MarketSteps
     journal: Journal
-    folder: StateFolder
+    folder: IdentityFolder
     participant_id: str
     policy: str
     _reported: set[str] = field(default_factory=set, init=False)
@@ -266,7 +266,7 @@ class KeyWatch:
 
 
 def keys_of(
-    market: MarketSteps, journal: Journal | None, folder: StateFolder, participant_id: str
+    market: MarketSteps, journal: Journal | None, folder: IdentityFolder, participant_id: str
 ) -> Steps[KeyReport]:
     """As `KeyWatch.look`, while a service runs: everything is asked for, and nothing is noted.
 

@@ -38,7 +38,7 @@ from participant.engagement import (
 )
 from participant.enrolment import EnrolmentRequest
 from participant.errors import ConfigurationError, DeclinedError, ParticipantError
-from participant.identity import Credentials, StateFolder, utc_now
+from participant.identity import Credentials, IdentityFolder, utc_now
 from participant.journal import MARKET, Journal
 from participant.model_store import ModelStore, read_weights, write_trained
 from participant.persistence import patiently
@@ -118,7 +118,7 @@ class Membership(Generic[JoinedKind]):
             raise ConfigurationError(
                 f"foreign_keys is {foreign_keys!r}; expected one of {', '.join(FOREIGN_KEYS)}"
             )
-        self._folder = StateFolder(state)
+        self._folder = IdentityFolder(state)
         self._market, self._insecure = market, insecure
         self.credentials: Credentials = self._folder.credentials()
         self.credentials.check_valid(utc_now())
@@ -166,7 +166,7 @@ class Membership(Generic[JoinedKind]):
             NotEnrolledError: the invitation does not hold.
             TLSError: the coordinator is not the one that the authority vouches for.
         """
-        request = EnrolmentRequest(StateFolder(state), participant_id, token, authority)
+        request = EnrolmentRequest(IdentityFolder(state), participant_id, token, authority)
         return Endpoint(public, authority), _enrolled(request, MarketSteps(backoff), authority)
 
     @call

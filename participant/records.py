@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from participant.accounting import PrivacySpent, kept_spending
-from participant.identity import StateFolder
+from participant.identity import IdentityFolder
 from participant.journal import Journal
 from participant.report import TaskReport, report_of
 
@@ -61,7 +61,7 @@ def read_declined(state: Path | str) -> list[tuple[str, str]]:
 @contextmanager
 def reading(state: Path | str) -> Iterator[tuple[str, Journal | None]]:
     """Who a state folder is of, and its journal to read from; None before the first task."""
-    folder = StateFolder(state)
+    folder = IdentityFolder(state)
     participant_id = folder.credentials().participant_id
     journal = Journal(folder.journal, writer=False) if folder.journal.exists() else None
     try:

@@ -287,7 +287,7 @@ def _failure(answer: Mapping[str, Any]) -> ParticipantError:
     return kind(answer["failed"])
 
 
-class _Server:
+class _TrainerServer:
     """The child's side."""
 
     def __init__(self, lines: IO[bytes], answers: IO[bytes]) -> None:
@@ -372,7 +372,7 @@ def main() -> None:
         os.dup2(2, 1)
     except OSError:  # the service has no standard error
         os.dup2(nothing, 1)
-    _Server(lines, answers).serve()
+    _TrainerServer(lines, answers).serve()
 
 
 if __name__ == "__main__":

@@ -329,7 +329,7 @@ class Why(Readable):
         )
 
 
-class Market(Protocol):
+class PaymentSource(Protocol):
     """What `why` asks: a coordinator, or a copy of its ledger."""
 
     def settlement(self, task_id: str, round: int, /) -> Steps[market_pb2.Settlement]: ...  # noqa: A002
@@ -423,7 +423,7 @@ def stored(task_id: str, round_: int, participant_id: str, journal: Journal) -> 
 
 
 def why(
-    task_id: str, round_: int | None, participant_id: str, market: Market, journal: Journal
+    task_id: str, round_: int | None, participant_id: str, market: PaymentSource, journal: Journal
 ) -> Steps[Why]:
     """Why a round paid what it paid.
 
@@ -482,12 +482,14 @@ def asked(task_id: str, round_: int | None, participant_id: str, journal: Journa
     return terms, round_ or max(settled)
 
 
-def _settlement(task_id: str, round_: int, kept: Mapping[int, bytes], market: Market) -> Steps[Settlement]:
+def _settlement(
+    task_id: str, round_: int, kept: Mapping[int, bytes], market: PaymentSource
+) -> Steps[Settlement]:
     found = stored_settlement(task_id, round_, kept[round_]) if round_ in kept else None
     return settlement_of((yield from market.settlement(task_id, round_))) if found is None else found
 
 
-def _entries(market: Market, first: int, count: int) -> Steps[list[Entry]]:
+def _entries(market: PaymentSource, first: int, count: int) -> Steps[list[Entry]]:
     found: list[bytes] = []
 
     def keep(data: bytes) -> Steps[bool]:
@@ -499,7 +501,7 @@ def _entries(market: Market, first: int, count: int) -> Steps[list[Entry]]:
     return [Entry.parse(data) for data in found]
 
 
-def _block(market: Market, task_id: str, round_: int, index: int) -> Steps[list[Entry]]:
+def _block(market: PaymentSource, task_id: str, round_: int, index: int) -> Steps[list[Entry]]:
     """The entries of a round from its first verdict to the payment at `index`."""
     first, count, block, start = index + 1, _FIRST_ENTRIES, list[Entry](), 0
     prefix = verdict_id(task_id, round_, "")

@@ -35,7 +35,7 @@ from mechanism.lifecycle import State
 from mechanism.peers import Draw, Meetings, draw_head, draw_share, round_seed
 from mechanism.price import Price
 from mechanism.server_step import Aggregation, FedAdam, FedAvg, FedAvgM, FedYogi
-from mechanism.settlement import Assessment, Settlement
+from mechanism.settlement import Assessment, RoundSettlement
 from mechanism.statements import (
     AuditStatement,
     ClaimOpening,
@@ -234,7 +234,7 @@ class History:
         self.server_state: bytes | None = None
         self.result = self.start
         self.judged: list[Assessment] = []
-        self.kept: dict[int, tuple[Settlement, list[Assessment]]] = {}
+        self.kept: dict[int, tuple[RoundSettlement, list[Assessment]]] = {}
         self.meetings = Meetings()
         self.disputed: list[str] = []
         self.unresolved = set(range(1, shape.rounds + 1))

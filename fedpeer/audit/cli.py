@@ -92,7 +92,7 @@ Insecure = Annotated[bool, typer.Option("--insecure", help="Speak to a coordinat
 
 
 @dataclass(frozen=True)
-class Ledger:
+class SourceOptions:
     """SOURCE, and how it is reached."""
 
     source: str
@@ -119,12 +119,12 @@ def _ledger(
         typer.Option("--certificate", help="PEM of your certificate, where the port asks for one."),
     ] = None,
     private_key: Annotated[Path | None, typer.Option("--private-key", help="PEM of its private key.")] = None,
-) -> Ledger:
+) -> SourceOptions:
     if certificate is None or private_key is None:
         if certificate is not private_key:
             raise typer.BadParameter("give both or none", param_hint="--certificate, --private-key")
-        return Ledger(source, ca, insecure)
-    return Ledger(source, ca, insecure, (certificate, private_key))
+        return SourceOptions(source, ca, insecure)
+    return SourceOptions(source, ca, insecure, (certificate, private_key))
 
 
 def reads(command: Callable[..., None]) -> Callable[..., None]:
@@ -146,7 +146,7 @@ def reads(command: Callable[..., None]) -> Callable[..., None]:
 @app.command()
 @reads
 def verify(
-    ledger: Ledger,
+    ledger: SourceOptions,
     key: Key = None,
     known: Annotated[
         str | None,
@@ -191,7 +191,7 @@ def verify(
 @app.command()
 @reads
 def show(
-    ledger: Ledger,
+    ledger: SourceOptions,
     first: Annotated[int, typer.Option("--first", min=0, help="Index of the first entry.")] = 0,
     count: Annotated[int, typer.Option("--count", min=1, help="How many entries at most.")] = 50,
     kind: Annotated[str | None, typer.Option("--kind", help="Only entries of this kind.")] = None,
@@ -223,7 +223,7 @@ def show(
 @app.command()
 @reads
 def balance(
-    ledger: Ledger,
+    ledger: SourceOptions,
     account: Annotated[
         str | None, typer.Argument(help="Such as payable:alice, escrow:TASK, treasury; all where omitted.")
     ] = None,
@@ -255,7 +255,7 @@ def balance(
 @app.command()
 @reads
 def prove(
-    ledger: Ledger,
+    ledger: SourceOptions,
     index: Annotated[int, typer.Argument(min=0, help="Index of the entry.")],
     out: Annotated[
         Path | None, typer.Option("--out", help="Where to write the receipt; standard output where omitted.")
@@ -298,7 +298,7 @@ def check(
         proof = TlogProof.parse(_file_text(str(receipt_file)))
         keys = LogKeys(trusted)
         if ledger is not None:
-            with Ledger(ledger, ca, insecure).opened() as source:
+            with SourceOptions(ledger, ca, insecure).opened() as source:
                 keys = trusted_keys(source, trusted)
         head = keys.verify(proof, None if entry is None else read_bytes(entry, MAX_RECEIPT_BYTES))
         recorded = Entry.parse(proof.entry or read_bytes(entry or receipt_file, MAX_RECEIPT_BYTES))
@@ -319,7 +319,7 @@ def check(
 @app.command()
 @reads
 def export(
-    ledger: Ledger,
+    ledger: SourceOptions,
     form: Annotated[Format, typer.Option("--format", help="tiles and jsonl can be verified again.")],
     out: Annotated[Path, typer.Option("--out", help="A new folder for tiles, a file for the others.")] = Path(
         "/dev/stdout"
@@ -342,7 +342,7 @@ def export(
 @reads
 def keys(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A participant's id.")],
-    ledger: Ledger,
+    ledger: SourceOptions,
     key: Key = None,
     as_json: Json = False,
 ) -> None:
@@ -377,7 +377,7 @@ def keys(
 @reads
 def ledger_reputation(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A participant's id.")],
-    ledger: Ledger,
+    ledger: SourceOptions,
     key: Key = None,
     as_json: Json = False,
 ) -> None:
@@ -409,7 +409,7 @@ def keys_table(held: list[HeldKey]) -> Table:
 @app.command()
 @reads
 def witness(
-    ledger: Ledger,
+    ledger: SourceOptions,
     state: Annotated[Path, typer.Option("--state", help="Folder of the witness's key and last heads.")],
     key: Key = None,
     name: Annotated[

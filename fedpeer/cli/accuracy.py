@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.table import Table
 
-from fedpeer.cli.measuring import Measurement, chosen, columns
+from fedpeer.cli.measuring import CellRun, chosen, columns
 from fedpeer.experiments.accuracy import GOALS, TASKS, AccuracyResult, accuracy_cells
-from fedpeer.experiments.accuracy.results import Figures, cheapest, shown
+from fedpeer.experiments.accuracy.results import StartFigures, cheapest, shown
 
 
-def measure_accuracy(tasks: Sequence[str], seeds: int, shadows: int, measurement: Measurement) -> None:
+def measure_accuracy(tasks: Sequence[str], seeds: int, shadows: int, measurement: CellRun) -> None:
     """Runs the starts that are not finished; shows the figures and keeps them in accuracy.json.
 
     Raises:
@@ -23,12 +23,12 @@ def measure_accuracy(tasks: Sequence[str], seeds: int, shadows: int, measurement
     measurement.tell("accuracy", result.record(), lambda: _print(result.figures()))
 
 
-def _print(found: Mapping[tuple[str, str], Mapping[int, Figures]]) -> None:
+def _print(found: Mapping[tuple[str, str], Mapping[int, StartFigures]]) -> None:
     _print_accuracy(found)
     _print_cost(found)
 
 
-def _print_accuracy(found: Mapping[tuple[str, str], Mapping[int, Figures]]) -> None:
+def _print_accuracy(found: Mapping[tuple[str, str], Mapping[int, StartFigures]]) -> None:
     table = _table(
         "Non-iid degrees of participants with mixes that no shadow has",
         "goal: of the mean error and the rank correlation; covered: by the interval that is for 90 %, and by the worst "
@@ -69,7 +69,7 @@ def _print_accuracy(found: Mapping[tuple[str, str], Mapping[int, Figures]]) -> N
     Console().print(table)
 
 
-def _print_cost(found: Mapping[tuple[str, str], Mapping[int, Figures]]) -> None:
+def _print_cost(found: Mapping[tuple[str, str], Mapping[int, StartFigures]]) -> None:
     table = _table(
         "What fewer shadows buy",
         "width: half of the interval's; for 10, for 100: the evidence of a round of so many participants, in trainings "

@@ -16,7 +16,7 @@ from fedpeer.cli.errors import CommandError
 from fedpeer.cli.estimators import measure_estimators
 from fedpeer.cli.honest import measure_honest
 from fedpeer.cli.made import measure_made
-from fedpeer.cli.measuring import Measurement, chosen, columns
+from fedpeer.cli.measuring import CellRun, chosen, columns
 from fedpeer.cli.privacy import measure_privacy
 from fedpeer.cli.search import search_families
 from fedpeer.experiments.arena import ATTACKS, RULES, ArenaSetting, attack_named, run_arena
@@ -145,7 +145,7 @@ def arena(
     """Measure what every attack earns under every payment rule, through the real evidence and settlement."""
     if allow and not honest:
         raise CommandError("--allow: goes with --honest alone")
-    measurement, tasks = Measurement(workers, json_output, out), task or ()
+    measurement, tasks = CellRun(workers, json_output, out), task or ()
     if accuracy:
         measure_accuracy(tasks, seeds, shadows, measurement)
         return

@@ -469,7 +469,7 @@ def _asked(as_json: bool, remark: str) -> tuple[bool, str]:
 
 
 @dataclass(frozen=True)
-class _Trained:
+class _Retrained:
     """What training on the opened samples shows.
 
     Attributes:
@@ -482,7 +482,7 @@ class _Trained:
     unlike: bool
 
 
-def _retrained(order: AuditOrder, folder: Path, samples: "Samples", folders: tuple[str, ...]) -> _Trained:
+def _retrained(order: AuditOrder, folder: Path, samples: "Samples", folders: tuple[str, ...]) -> _Retrained:
     """Models that are trained by the recipe from the round's start, with seeds of the auditor's own: enough to tell
     whether the submission is one like them at the rate of the terms."""
     from fedpeer.learning.errors import LearningError
@@ -504,7 +504,7 @@ def _retrained(order: AuditOrder, folder: Path, samples: "Samples", folders: tup
     except LearningError as error:
         raise CommandError(f"the model cannot be trained here: {error}") from None
     unlike = f"UNLIKE all of these, as {Fraction(1, count + 1)} of honest ones are"
-    return _Trained(
+    return _Retrained(
         encode_model(models[0]),
         f"{count} times on these; the submission is {unlike if farthest else 'like these'}",
         farthest,

@@ -6,7 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fedpeer.cli.measuring import Measurement, chosen
+from fedpeer.cli.measuring import CellRun, chosen
 from fedpeer.experiments.arena.audited import AuditedSetting, audited_cells, run_audited
 
 #: Tasks whose strata are classes, which cost least.
@@ -14,7 +14,7 @@ AUDITED_TASKS = ("digits", "flights-mlp")
 
 
 def measure_audits(
-    tasks: Sequence[str], seeds: int, shadows: int, attackers: int, rounds: int, measurement: Measurement
+    tasks: Sequence[str], seeds: int, shadows: int, attackers: int, rounds: int, measurement: CellRun
 ) -> None:
     """Runs the seeds that are not finished; shows what they found and keeps it in audits.json.
 

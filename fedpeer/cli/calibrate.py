@@ -19,7 +19,7 @@ from coordinator.config import (
     resolve_paths,
     validated_config,
 )
-from coordinator.errors import TaskError
+from coordinator.errors import MarketTaskError
 from coordinator.opening import PreparedTask, prepare_task
 from fedpeer.cli.errors import CommandError
 from fedpeer.evidence.errors import EvidenceError
@@ -82,7 +82,7 @@ def calibrate(
         try:
             gaps = measure(task, shadows, report)
         except EvidenceError as error:
-            raise TaskError(f"{file} cannot be calibrated: {error}") from None
+            raise MarketTaskError(f"{file} cannot be calibrated: {error}") from None
         if status is not None:
             status.update("solving for what participants would do")
         phi, upsilon = rounded(gaps.phi), rounded(gaps.upsilon)
@@ -161,7 +161,7 @@ def _prepared(file: Path) -> tuple[TaskConfig, PreparedTask]:
     with naming(file):
         task = prepare_task(config, 0.0)
     if not calibratable(task):
-        raise TaskError(
+        raise MarketTaskError(
             f"{file} cannot be calibrated: expected a [data] section with D_c, and a model that can be trained here"
         )
     given = document.get("budget_micro")

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Column, Table
 
-from fedpeer.cli.measuring import Measurement, chosen
+from fedpeer.cli.measuring import CellRun, chosen
 from fedpeer.experiments.accuracy.estimators import ESTIMATED_TASKS, estimator_cells, estimator_figures
 
 
-def measure_estimators(tasks: Sequence[str], seeds: int, shadows: int, measurement: Measurement) -> None:
+def measure_estimators(tasks: Sequence[str], seeds: int, shadows: int, measurement: CellRun) -> None:
     """Runs the starts that are not finished; shows the figures and keeps them in estimators.json.
 
     Raises:

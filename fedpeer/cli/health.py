@@ -81,7 +81,7 @@ def _channel(address: str, folder: StateFolder, *, insecure: bool) -> grpc.Chann
 def _participant(config: Path) -> tuple[bool, str]:
     from participant.config import read_config
     from participant.errors import ParticipantError
-    from participant.identity import StateFolder as ParticipantFolder
+    from participant.identity import IdentityFolder as ParticipantFolder
 
     try:
         credentials = ParticipantFolder(read_config(config).state).credentials()

@@ -5,14 +5,12 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from fedpeer.cli.measuring import Measurement, chosen
+from fedpeer.cli.measuring import CellRun, chosen
 from fedpeer.experiments.accuracy.honest import HABITS, HONEST_TASKS, HonestResult, honest_cells
 from fedpeer.experiments.cells import Record
 
 
-def measure_honest(
-    tasks: Sequence[str], seeds: int, shadows: int, allow: bool, measurement: Measurement
-) -> None:
+def measure_honest(tasks: Sequence[str], seeds: int, shadows: int, allow: bool, measurement: CellRun) -> None:
     """Runs the starts that are not finished; shows the counts and keeps them in honest.json.
 
     Args:

@@ -6,11 +6,11 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from fedpeer.cli.measuring import Measurement, chosen
+from fedpeer.cli.measuring import CellRun, chosen
 from fedpeer.experiments.arena.made import DEGREES, MADE_TASKS, made_cells, run_made
 
 
-def measure_made(tasks: Sequence[str], seeds: int, measurement: Measurement) -> None:
+def measure_made(tasks: Sequence[str], seeds: int, measurement: CellRun) -> None:
     """Runs the seeds that are not finished; shows what they found and keeps it in made.json.
 
     Raises:

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Measurement:
+class CellRun:
     """How cells are computed, and where their results go.
 
     Attributes:

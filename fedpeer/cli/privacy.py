@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from fedpeer.cli.measuring import Measurement, chosen, columns
+from fedpeer.cli.measuring import CellRun, chosen, columns
 from fedpeer.experiments.accuracy import TASKS
 from fedpeer.experiments.accuracy.private import EPSILONS, PRIVATE_TASKS, PrivateResult, private_cells
 from mechanism.privacy import PRIVACY_METHODS
 
 
 def measure_privacy(
-    tasks: Sequence[str], method: str, seeds: int, shadows: int, measurement: Measurement
+    tasks: Sequence[str], method: str, seeds: int, shadows: int, measurement: CellRun
 ) -> None:
     """Runs the starts that are not finished; shows the figures and keeps them in privacy-METHOD.json and .png.
 

@@ -8,12 +8,12 @@ from rich.console import Console
 from rich.table import Column, Table
 
 from fedpeer.cli.errors import CommandError
-from fedpeer.cli.measuring import Measurement, chosen, columns
+from fedpeer.cli.measuring import CellRun, chosen, columns
 from fedpeer.experiments.arena.families import FAMILIES
 from fedpeer.experiments.arena.searching import POPULATION, SearchSetting, run_searches, search_cells
 
 
-def search_families(setting: SearchSetting, names: Sequence[str], measurement: Measurement) -> None:
+def search_families(setting: SearchSetting, names: Sequence[str], measurement: CellRun) -> None:
     """Runs the searches that are not finished; shows what they found and keeps it in search.json.
 
     Raises:

@@ -38,7 +38,7 @@ Find = Callable[[Sequence[Sample], float], list[str]]
 
 
 @dataclass(frozen=True)
-class Alarm:
+class AlarmRule:
     """One alarm.
 
     Attributes:
@@ -189,7 +189,7 @@ def _p99(name: str, span: str, by: str = "le", only: str = "") -> str:
 _CALLS = '{method!~".*(Watch|Model)"}'
 
 ALARMS = (
-    Alarm(
+    AlarmRule(
         "CoordinatorDown",
         'up{job="fedpeer"} == 0',
         "5m",
@@ -197,7 +197,7 @@ ALARMS = (
         "Nobody answers on the metrics' port: start it.",
         _nothing,
     ),
-    Alarm(
+    AlarmRule(
         "TaskStalled",
         "fedpeer_task_stalled == 1",
         "5m",
@@ -205,7 +205,7 @@ ALARMS = (
         "A step fails and is tried again: disk full, data moved, database gone. Remove the cause; status says it.",
         _set("fedpeer_task_stalled"),
     ),
-    Alarm(
+    AlarmRule(
         "PhaseOverdue",
         "time() - fedpeer_task_deadline_seconds > 60",
         "1m",
@@ -213,7 +213,7 @@ ALARMS = (
         "A phase is over and its runner does not close it. Look in the log.",
         _overdue,
     ),
-    Alarm(
+    AlarmRule(
         "DutyFailing",
         "fedpeer_duty_failing == 1",
         "5m",
@@ -221,7 +221,7 @@ ALARMS = (
         "Background work ends again and again; status says why.",
         _set("fedpeer_duty_failing"),
     ),
-    Alarm(
+    AlarmRule(
         "DutyRestarted",
         "increase(fedpeer_duty_restarts_total[1h]) > 0",
         "0m",
@@ -229,7 +229,7 @@ ALARMS = (
         "Background work ended unplanned and began again. Report it unless it was a disk or a database.",
         _counted("fedpeer_duty_restarts_total"),
     ),
-    Alarm(
+    AlarmRule(
         "WorkersMissing",
         "fedpeer_workers_missing == 1",
         "5m",
@@ -237,7 +237,7 @@ ALARMS = (
         "A round waits for workers elsewhere, then goes on without them; status says what is missing.",
         _set("fedpeer_workers_missing"),
     ),
-    Alarm(
+    AlarmRule(
         "ParticipantsAbsent",
         'fedpeer_task_participants{standing="absent"} > ignoring(standing) '
         'fedpeer_task_participants{standing="selected"} / 3',
@@ -246,7 +246,7 @@ ALARMS = (
         "More than a third of the selected are silent: their network or yours.",
         _absent,
     ),
-    Alarm(
+    AlarmRule(
         "InternalFault",
         _refused("INTERNAL"),
         "0m",
@@ -254,7 +254,7 @@ ALARMS = (
         "A fault of the coordinator; the log has the request id.",
         _counted("fedpeer_refusals_total", reason="INTERNAL"),
     ),
-    Alarm(
+    AlarmRule(
         "StorageFull",
         _refused("STORAGE_FULL"),
         "0m",
@@ -262,7 +262,7 @@ ALARMS = (
         "Make space; participants try again by themselves.",
         _counted("fedpeer_refusals_total", reason="STORAGE_FULL"),
     ),
-    Alarm(
+    AlarmRule(
         "StorageUnavailable",
         _refused("STORAGE_UNAVAILABLE"),
         "0m",
@@ -270,7 +270,7 @@ ALARMS = (
         "A disk or a database could not be read or written. Where it goes on, look at the disk.",
         _counted("fedpeer_refusals_total", reason="STORAGE_UNAVAILABLE"),
     ),
-    Alarm(
+    AlarmRule(
         "Overloaded",
         _refused("OVERLOADED"),
         "0m",
@@ -278,7 +278,7 @@ ALARMS = (
         "Too few open files, threads or memory: raise the limit that the log names.",
         _counted("fedpeer_refusals_total", reason="OVERLOADED"),
     ),
-    Alarm(
+    AlarmRule(
         "CertificatesRefused",
         _jump("CERTIFICATE.*"),
         "0m",
@@ -286,7 +286,7 @@ ALARMS = (
         "Expired participants, or somebody tries.",
         None,
     ),
-    Alarm(
+    AlarmRule(
         "SessionTakenOver",
         'increase(fedpeer_refusals_total{reason="SESSION_TAKEN_OVER"}[1h]) > 3',
         "0m",
@@ -294,7 +294,7 @@ ALARMS = (
         "Two processes run under one identity: its owner must stop one.",
         None,
     ),
-    Alarm(
+    AlarmRule(
         "QuotaExceeded",
         _jump("QUOTA_EXCEEDED"),
         "0m",
@@ -302,7 +302,7 @@ ALARMS = (
         "A client in a loop, or slow links: raise concurrent_uploads.",
         None,
     ),
-    Alarm(
+    AlarmRule(
         "CertificateExpiring",
         " or ".join(
             f'fedpeer_certificate_expiry_seconds{{certificate="{name}"}} - time() < {seconds:.0f}'
@@ -313,7 +313,7 @@ ALARMS = (
         "Renew or replace it: fedpeer coordinator certificate renew, authority rotate, authority end.",
         _expiring,
     ),
-    Alarm(
+    AlarmRule(
         "TransactionsSlow",
         f"{_p99('fedpeer_transaction_seconds', '5m')} > 1",
         "10m",
@@ -321,7 +321,7 @@ ALARMS = (
         "A slow disk, or another program that writes for long.",
         _slow,
     ),
-    Alarm(
+    AlarmRule(
         "CallsSlow",
         f"{_p99('fedpeer_rpc_seconds', '15m', 'le, method', _CALLS)} > 4 * "
         f"{_p99('fedpeer_rpc_seconds', '1d', 'le, method', _CALLS)} > 1",
@@ -330,7 +330,7 @@ ALARMS = (
         "Calls take longer than they did: the log and fedpeer_transaction_seconds say more.",
         None,
     ),
-    Alarm(
+    AlarmRule(
         "NoticesWaiting",
         "fedpeer_notices_waiting > 0",
         "1h",
@@ -338,7 +338,7 @@ ALARMS = (
         "A receiver does not take its notices; status says why.",
         _set("fedpeer_notices_waiting"),
     ),
-    Alarm(
+    AlarmRule(
         "NoticeGivenUp",
         'increase(fedpeer_notices_total{outcome="given_up"}[1h]) > 0',
         "0m",

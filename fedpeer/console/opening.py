@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from coordinator.config import TaskConfig, parse_config, resolve_paths
-from coordinator.errors import CoordinatorError, TaskError
+from coordinator.errors import CoordinatorError, MarketTaskError
 from coordinator.operator import Operator
 from fedpeer.audit.sql.errors import StorageError
 from fedpeer.console.reading import Reader
@@ -85,13 +85,13 @@ class Opening:
             accept_noise: as `coordinator.dry_round.prove`.
 
         Raises:
-            TaskError: a dry round runs already, or what it needs is not installed here.
+            MarketTaskError: a dry round runs already, or what it needs is not installed here.
         """
         if (sentence := unmet("coordinator")) is not None:
-            raise TaskError(f"no task can be proved here: {sentence}")
+            raise MarketTaskError(f"no task can be proved here: {sentence}")
         with self._lock:
             if self._running:
-                raise TaskError("a dry round runs already; wait until it has ended")
+                raise MarketTaskError("a dry round runs already; wait until it has ended")
             self._running, self._text, self._said, self._error, self._offer = True, text, "", "", None
         threading.Thread(target=self._prove, args=(text, accept_noise), name="dry round", daemon=True).start()
 
@@ -100,12 +100,12 @@ class Opening:
         is in force.
 
         Raises:
-            TaskError: another one was proved since, or the task cannot be opened.
+            MarketTaskError: another one was proved since, or the task cannot be opened.
         """
         with self._lock:
             offer = self._offer
             if offer is None or offer.prepared.row.terms.digest.hex() != digest:
-                raise TaskError(
+                raise MarketTaskError(
                     "this is not the task that was proved last; look at the page again before you open it"
                 )
             with closing(self._operator()) as operator:
@@ -152,7 +152,7 @@ class Opening:
 
 
 def _check_no_code(config: TaskConfig) -> None:
-    """Raises TaskError where a task names Python to be run: a page must not be a way to run code on the machine."""
+    """Raises MarketTaskError where a task names Python to be run: a page must be no way to run code on the machine."""
     places = {
         "recipe.model": config.recipe.model if ":" in config.recipe.model else None,
         "strata.factory": None if config.strata is None else config.strata.factory,
@@ -160,7 +160,7 @@ def _check_no_code(config: TaskConfig) -> None:
     }
     for place, factory in places.items():
         if factory is not None:
-            raise TaskError(
+            raise MarketTaskError(
                 f"{place} is {factory!r}, Python that would run on the coordinator's machine; expected a task without. "
                 "Open this one on the machine itself: fedpeer coordinator open FILE"
             )

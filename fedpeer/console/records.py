@@ -11,7 +11,7 @@ import orjson
 from coordinator import payouts
 from coordinator.control_socket import RoundProgress
 from coordinator.derivation import pseudonym
-from coordinator.operator import Standing, TaskReport, report_of
+from coordinator.operator import Standing, TaskOverview, report_of
 from coordinator.reputation import reputation_of
 from coordinator.storage.audits import AuditRow
 from coordinator.storage.rounds import SettlementRow
@@ -268,7 +268,7 @@ def _evidence_seconds(t: Transaction, row: TaskRow) -> float | None:
     return took[-1] if took else None
 
 
-def _people(t: Transaction, report: TaskReport) -> list[dict[str, Any]]:
+def _people(t: Transaction, report: TaskOverview) -> list[dict[str, Any]]:
     row = report.row
     found = []
     for person in report.people:

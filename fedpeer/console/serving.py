@@ -99,7 +99,7 @@ class ConsoleServer:
         self._socket = _bound(host, port)
         place = reachable(f"{host}:{self._socket.getsockname()[1]}", hosts)
         self.url = f"{'https' if secure else 'http'}://{place}"
-        self._server = _Server(
+        self._server = _ConsoleServer(
             uvicorn.Config(
                 self.console.application(),
                 log_config=None,
@@ -163,7 +163,7 @@ class ConsoleServer:
         self._server.leave()
 
 
-class _Server(uvicorn.Server):
+class _ConsoleServer(uvicorn.Server):
     """Ends streams first, which would hold up its end; leaves signals to the process."""
 
     def __init__(self, config: uvicorn.Config, before: Callable[[], None]) -> None:

@@ -48,7 +48,7 @@ from fedpeer.console.routes import (
     json_text,
 )
 from fedpeer.console.sessions import SESSION_SECONDS, Role, Sessions, Visitor
-from fedpeer.console.verification import Service, Verification
+from fedpeer.console.verification import LedgerVerification, ServiceHealth
 from fedpeer.protocol.console_link import LinkError
 from mechanism.errors import MechanismError
 
@@ -108,9 +108,9 @@ class Console:
         self.certificates = ClientCertificates(reader)
         section = reader.config.oidc
         self.oidc = Oidc(section, self.sessions.begun, reader.now, reader.key_of) if section.issuer else None
-        self.verification = Verification(reader, self.look)
+        self.verification = LedgerVerification(reader, self.look)
         self.opening = Opening(reader, self.look)
-        self.service = Service(reader)
+        self.service = ServiceHealth(reader)
         self.progress = CurrentProgress(reader)
         self.results = Results(results)
         self._hosts, self._secure = frozenset(hosts), secure

@@ -26,7 +26,7 @@ _METRICS_BYTES, _METRICS_SECONDS = 1 << 24, 5.0
 _HEALTH_SECONDS = 15.0
 
 
-class Verification:
+class LedgerVerification:
     """One verification of the whole ledger at a time, and the report of the last.
 
     Args:
@@ -79,7 +79,7 @@ class Verification:
         self._changed()
 
 
-class Service:
+class ServiceHealth:
     """What the operator must know besides the tasks: whether a coordinator serves, certificates, disk, database."""
 
     def __init__(self, reader: Reader) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from coordinator.operator import TaskReport
+from coordinator.operator import TaskOverview
 from fedpeer.cli.errors import CommandError
 from fedpeer.demo.population import Member, Strategy
 from fedpeer.demo.processes import DemoPlan
@@ -41,7 +41,7 @@ class _Record:
 
 def demo_result(
     plan: DemoPlan,
-    report: TaskReport,
+    report: TaskOverview,
     entries: Iterable[Entry],
     openings: Openings,
     ledger: Report,

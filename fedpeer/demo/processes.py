@@ -21,7 +21,7 @@ from typing import IO, Any
 
 from coordinator.config import TaskConfig, read_config, resolve_paths
 from coordinator.folder import StateFolder, initialise
-from coordinator.operator import Operator, TaskReport
+from coordinator.operator import Operator, TaskOverview
 from fedpeer.cli.errors import CommandError
 from fedpeer.demo.population import Member, Strategy
 from fedpeer.demo.settings import (
@@ -126,7 +126,7 @@ def run_market(
     watch: Callable[[LogLine], None],
     process_logs: ProcessLogs,
     show: Callable[[str], None] | None = None,
-) -> TaskReport:
+) -> TaskOverview:
     """Runs the task that `set_up` has opened to its end and returns its report; the state stays in the plan's folder.
 
     Args:

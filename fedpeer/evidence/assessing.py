@@ -30,7 +30,7 @@ from fedpeer.evidence.measuring import (
     SHADOWS,
     Ensemble,
     EvidenceTask,
-    Measured,
+    ModelMeasurement,
     Report,
     Shadows,
     prepare_ensemble,
@@ -299,7 +299,7 @@ class RoundMeasurements:
         self._submissions: dict[str, Submission] = {}
         self._measured: dict[str, Measurement] = {}
         self._first: dict[bytes, str] = {}
-        self._seen: dict[str, _Seen] = {}
+        self._seen: dict[str, _Comparable] = {}
         self._sent = SentModels(self._ensemble.observer, latest(history))
 
     def fork(self, without: Collection[str] = ()) -> "RoundMeasurements":
@@ -469,10 +469,10 @@ class RoundMeasurements:
         if task.workload.classes is not None:
             predicted = seen.outputs[ensemble.comparison.probe.rows].argmax(axis=1)
         left = ensemble.comparison.left(seen, found.shares)
-        self._seen[submission.participant_id] = _Seen(left, mix_of(found.shares), predicted)
+        self._seen[submission.participant_id] = _Comparable(left, mix_of(found.shares), predicted)
         return self._figures(blank, found)
 
-    def _figures(self, blank: Measurement, found: Measured) -> Measurement:
+    def _figures(self, blank: Measurement, found: ModelMeasurement) -> Measurement:
         figures = found.figures
         return replace(
             blank,
@@ -523,7 +523,7 @@ class RoundMeasurements:
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _Comparable:
     """What comparing a submission with others needs.
 
     Attributes:

@@ -66,7 +66,7 @@ _CHECK_FOLDS = 20
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class ShadowTable:
     """Observations of shadows and what they were trained on.
 
     Attributes:
@@ -97,7 +97,7 @@ class Table:
         halves: Halves,
         groups: Indices,
         reference: tuple[Fraction, ...],
-    ) -> "Table":
+    ) -> "ShadowTable":
         """Args: names: of the features."""
         q = np.array([float(p) for p in reference])
         return cls(
@@ -110,13 +110,13 @@ class Table:
             tuple(names.index(name) for name in SORTED_FEATURES if name in names),
         )
 
-    def seen_as(self, observations: Sequence[Observation]) -> "Table":
+    def seen_as(self, observations: Sequence[Observation]) -> "ShadowTable":
         """The same shadows by other observations."""
         features, vectors = _stacked(observations)
         return replace(self, features=features, vectors=vectors)
 
-    def rows(self, chosen: Indices) -> "Table":
-        return Table(
+    def rows(self, chosen: Indices) -> "ShadowTable":
+        return ShadowTable(
             self.features[chosen],
             {name: part[chosen] for name, part in self.vectors.items()},
             self.shares[chosen],
@@ -127,11 +127,11 @@ class Table:
             self.sorted_columns,
         )
 
-    def joined(self, other: "Table | None") -> "Table":
+    def joined(self, other: "ShadowTable | None") -> "ShadowTable":
         """Its rows, then those of another one of the same form."""
         if other is None:
             return self
-        return Table(
+        return ShadowTable(
             np.concatenate([self.features, other.features]),
             {name: np.concatenate([part, other.vectors[name]]) for name, part in self.vectors.items()},
             np.concatenate([self.shares, other.shares]),
@@ -167,7 +167,7 @@ class Maps:
         """All features of models that are no shadows, shape (n, S, m + 1 + tellers)."""
         return _extended(observed, {n: tell(vectors[n]) for n, tell in self.tellers.items()}, reference)
 
-    def of_shadows(self, table: Table) -> Array:
+    def of_shadows(self, table: ShadowTable) -> Array:
         """All features of shadows that the maps have not seen."""
         return _extended(table.features, _told(table, self.tellers), table.reference)
 
@@ -176,14 +176,14 @@ class Maps:
         shares: Array = self.shares(label_rows(features)).reshape(features.shape[:2])
         return shares
 
-    def estimates(self, table: Table) -> Array:
+    def estimates(self, table: ShadowTable) -> Array:
         """Degrees of shadows that the maps have not seen."""
         features = self.of_shadows(table)
         shares = self.shadow_shares(features)
         found: Array = np.clip(self.degree(table.z(features, shares)), 0, 1 - float(min(table.reference)))
         return found
 
-    def degree_map(self, table: Table, half_width: int) -> DegreeMap:
+    def degree_map(self, table: ShadowTable, half_width: int) -> DegreeMap:
         """In integers."""
         columns = table.features.shape[2] + 1 + len(self.tellers)
         own, intercept = self.shares.nano()
@@ -222,7 +222,9 @@ class Fitted:
     residuals: Array
 
 
-def fit_degree(table: Table, carried: Table | None = None, tricked: Table | None = None) -> Fitted:
+def fit_degree(
+    table: ShadowTable, carried: ShadowTable | None = None, tricked: ShadowTable | None = None
+) -> Fitted:
     """The map that the sound shadows of `table` support.
 
     Args:
@@ -259,7 +261,7 @@ def _stacked(observations: Sequence[Observation]) -> tuple[Array, dict[str, Arra
     }
 
 
-def _residuals(table: Table, carried: Table | None, tricked: Table | None) -> Array:
+def _residuals(table: ShadowTable, carried: ShadowTable | None, tricked: ShadowTable | None) -> Array:
     """What maps are off by on each part of the shadows, fitted on all others."""
     found = np.empty(len(table.degrees))
     for rest, fold in folds(table.groups, _CHECK_FOLDS):
@@ -268,7 +270,7 @@ def _residuals(table: Table, carried: Table | None, tricked: Table | None) -> Ar
     return found
 
 
-def fit_maps(table: Table, tricked: Table | None = None) -> tuple[Maps, Array, Array]:
+def fit_maps(table: ShadowTable, tricked: ShadowTable | None = None) -> tuple[Maps, Array, Array]:
     """All steps; the features of the table's own shadows, and their shares, each without that shadow."""
     tellers, told = {}, {}
     for name, vectors in table.vectors.items():
@@ -290,13 +292,13 @@ def fit_maps(table: Table, tricked: Table | None = None) -> tuple[Maps, Array, A
     return Maps(tellers, shares, LineAndTrees.fit(z, degrees)), features, crossed
 
 
-def _regressors_of(table: Table, tellers: Mapping[str, Teller], shares: Line) -> Array:
+def _regressors_of(table: ShadowTable, tellers: Mapping[str, Teller], shares: Line) -> Array:
     """Regressors of shadows that the maps to the shares have not seen."""
     features = _extended(table.features, _told(table, tellers), table.reference)
     return table.z(features, shares(label_rows(features)).reshape(features.shape[:2]))
 
 
-def _told(table: Table, tellers: Mapping[str, Teller]) -> dict[str, Array]:
+def _told(table: ShadowTable, tellers: Mapping[str, Teller]) -> dict[str, Array]:
     """What the vectors of shadows that the maps have not seen tell of the shares."""
     return {n: tell.of_half(table.vectors[n], table.halves) for n, tell in tellers.items()}
 

@@ -43,7 +43,7 @@ MIN_HELD, MIN_CALIBRATION_SHADOWS, MIN_FITTED = 19, 78, 200
 
 
 @dataclass(frozen=True, eq=False)
-class Shadows:
+class GapShadows:
     """Trained shadows, one an entry.
 
     Attributes:
@@ -58,8 +58,8 @@ class Shadows:
     errors: Array
     halves: Array
 
-    def rows(self, chosen: Array) -> "Shadows":
-        return Shadows(self.degrees[chosen], self.losses[chosen], self.errors[chosen], self.halves[chosen])
+    def rows(self, chosen: Array) -> "GapShadows":
+        return GapShadows(self.degrees[chosen], self.losses[chosen], self.errors[chosen], self.halves[chosen])
 
 
 @dataclass(frozen=True)
@@ -137,10 +137,10 @@ def measure_gaps(
         )
     degrees = np.array([float(plan.mix.degree) for plan in plans])
     halves = np.array([plan.half for plan in plans])
-    return bound_gaps(Shadows(degrees, losses, errors, halves).rows(finite), seed, alone)
+    return bound_gaps(GapShadows(degrees, losses, errors, halves).rows(finite), seed, alone)
 
 
-def bound_gaps(trained: Shadows, seed: int, training_seconds: float = 0.0) -> MeasuredGaps:
+def bound_gaps(trained: GapShadows, seed: int, training_seconds: float = 0.0) -> MeasuredGaps:
     """Phi and Upsilon from trained shadows; `seed` splits and pairs them. Raises EvidenceError as `measure_gaps`."""
     generator = np.random.default_rng((seed, len(trained.losses)))
     ours, theirs = (generator.permutation(np.flatnonzero(trained.halves == half)) for half in (0, 1))
@@ -194,7 +194,7 @@ def quantile_line(x: Array, y: Array, rate: float) -> tuple[float, float]:
     return float(found.x[0]), float(found.x[1])
 
 
-def _pairs(trained: Shadows, pairs: Array) -> tuple[Array, Array]:
+def _pairs(trained: GapShadows, pairs: Array) -> tuple[Array, Array]:
     """delta_k^2 + delta_k'^2 and the gap of each pair."""
     squares, losses = np.square(trained.degrees)[pairs], trained.losses[pairs]
     return squares.sum(axis=1), np.abs(losses[:, 0] - losses[:, 1])

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from fedpeer.evidence.comparing import Anchor, Comparison, fit_comparison
 from fedpeer.evidence.errors import EvidenceError
-from fedpeer.evidence.fitting import Fitted, Table, fit_degree
+from fedpeer.evidence.fitting import Fitted, ShadowTable, fit_degree
 from fedpeer.evidence.observing import Observation, Observer, silent_tensors
 from fedpeer.evidence.planning import Plan, calmer, plan_shadows, variations, varying
 from fedpeer.evidence.regression import Line, micro
@@ -155,7 +155,7 @@ class EvidenceTask:
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class ModelMeasurement:
     """What the evidence says of one model.
 
     Attributes:
@@ -191,10 +191,10 @@ class Shadows:
         times: how often each of them saw its samples, (n,); family: as `straying.Taught` has it, (n,).
     """
 
-    table: Table
+    table: ShadowTable
     tensors: tuple[str, ...]
-    repeated: Table | None
-    tricked: Table | None
+    repeated: ShadowTable | None
+    tricked: ShadowTable | None
     beside: Array
     times: Array
     family: npt.NDArray[np.int64]
@@ -244,13 +244,13 @@ class Ensemble:
     computed_on: Mapping[str, str]
     seconds: float
 
-    def measure(self, weights: Weights, public: Sequence[Array] = ()) -> Measured:
+    def measure(self, weights: Weights, public: Sequence[Array] = ()) -> ModelMeasurement:
         """Of a model that was trained on samples of nobody's."""
         return self.of(self.observer(weights), public)
 
     def of(
         self, seen: Observation, public: Sequence[Array] = (), others: Sequence[Array] | None = None
-    ) -> Measured:
+    ) -> ModelMeasurement:
         """Of what was seen of one.
 
         Args:
@@ -271,7 +271,7 @@ class Ensemble:
         failed = [name for name, fails in zip(SCORES, over, strict=True) if fails]
         if quality < self.screens.least_quality and degree < micro(self.screens.flawed_degree):
             failed.append("samples")
-        return Measured(
+        return ModelMeasurement(
             features,
             degree,
             max(degree - model.half_width, 0),
@@ -474,7 +474,9 @@ def fit_ensemble(
     )
 
 
-def joined_tables(shadows: Shadows, carried: Sequence[Shadows]) -> tuple[Table | None, Table | None]:
+def joined_tables(
+    shadows: Shadows, carried: Sequence[Shadows]
+) -> tuple[ShadowTable | None, ShadowTable | None]:
     """Of what a round's maps are fitted on beside its own sound shadows: those of earlier rounds, of the same tensors,
     and the tricked ones of all."""
     earlier, tricked = None, shadows.tricked
@@ -584,14 +586,14 @@ def _samples(task: EvidenceTask, plan: Plan) -> Samples:
 
 def _table(
     pairs: Sequence[tuple[Plan, Observation]], names: Sequence[str], reference: tuple[Fraction, ...]
-) -> Table:
+) -> ShadowTable:
     shares = np.array([[float(p) for p in plan.mix.distribution] for plan, _ in pairs])
     halves = np.array([plan.half for plan, _ in pairs])
     # The two of an anchor have one mix: neither says what is known without it of the other.
     groups = np.array(
         [k if plan.anchor is None else len(pairs) + plan.anchor for k, (plan, _) in enumerate(pairs)]
     )
-    return Table.of([each for _, each in pairs], names, shares, halves, groups, reference)
+    return ShadowTable.of([each for _, each in pairs], names, shares, halves, groups, reference)
 
 
 def _anchors(pairs: Sequence[tuple[Plan, Observation]]) -> list[Anchor]:

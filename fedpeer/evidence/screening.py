@@ -45,7 +45,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpeer.evidence.fitting import Fitted, Table
+from fedpeer.evidence.fitting import Fitted, ShadowTable
 from fedpeer.evidence.likeness import mix_of
 from fedpeer.evidence.mix_lines import MixLines, lines_and_rest
 from fedpeer.evidence.observing import Observation
@@ -360,15 +360,15 @@ def limit_of_few_strata(scores: Array, shares: Array) -> float:
     return limit_at(scores[few[: max(_LEAST_FEW, int(_FEW_STRATA * len(few)))]].ravel(), RATE)
 
 
-def _limit(scores: Array, table: Table) -> float:
+def _limit(scores: Array, table: ShadowTable) -> float:
     return max(limit_at_worst(scores, table.degrees), limit_of_few_strata(scores, table.shares))
 
 
 def fit_screens(
     sound: Sequence[Observation],
     fitted: Fitted,
-    table: Table,
-    flawed: Table | None,
+    table: ShadowTable,
+    flawed: ShadowTable | None,
     public: Sequence[Array] = (),
     kept: Sequence[tuple[int, Observation]] = (),
     distinct: Array | None = None,
@@ -427,14 +427,16 @@ def fit_screens(
     )
 
 
-def _usual_of_half(sound: Sequence[Observation], fitted: Fitted, table: Table, half: int) -> Usual:
+def _usual_of_half(sound: Sequence[Observation], fitted: Fitted, table: ShadowTable, half: int) -> Usual:
     of = table.halves == half
     return Usual.of(
         [each for each, chosen in zip(sound, of, strict=True) if chosen], fitted.shares[of], table.shares[of]
     )
 
 
-def _fit_quality(fitted: Fitted, table: Table, flawed: Table | None) -> tuple[Line, Array, float, float]:
+def _fit_quality(
+    fitted: Fitted, table: ShadowTable, flawed: ShadowTable | None
+) -> tuple[Line, Array, float, float]:
     """The quality, what it says of each sound shadow without it, and of flawed ones the median, and what their
     degrees seem to be at most.
     """

@@ -26,7 +26,7 @@ _DRAW, _ORDER = 1, 2
 
 
 @dataclass(frozen=True)
-class Round:
+class FederationRound:
     """One round of a federation.
 
     Attributes:
@@ -51,7 +51,7 @@ def rounds(
     number: int,
     seed: int,
     device: str = "cpu",
-) -> Iterator[Round]:
+) -> Iterator[FederationRound]:
     """The rounds 1 ... `number` of a federation.
 
     Args:
@@ -72,7 +72,7 @@ def rounds(
             for k, data in enumerate(samples)
         ]
         merged = weighted_mean(local, [len(data) for data in samples])
-        yield Round(r, weights, samples, local, merged)
+        yield FederationRound(r, weights, samples, local, merged)
         weights = merged
 
 

@@ -65,7 +65,7 @@ def population_game(
 
 
 @dataclass(frozen=True)
-class Play:
+class SolvedGame:
     """The game at its least equilibrium, in degrees and in label counts.
 
     Attributes:
@@ -80,12 +80,12 @@ class Play:
 
 
 @lru_cache(maxsize=8)
-def play(partition: Partition, settings: Settings) -> Play:
+def play(partition: Partition, settings: Settings) -> SolvedGame:
     """The least equilibrium of the game, realised in label counts."""
     game = population_game(partition)
     found = equilibrium(game, "least")
     mixes = at_degrees(partition, exact(found.degree), settings.classes, settings.samples)
-    return Play(game, found, tuple(mix.counts for mix in mixes))
+    return SolvedGame(game, found, tuple(mix.counts for mix in mixes))
 
 
 def exact(degrees: Array) -> list[Fraction]:

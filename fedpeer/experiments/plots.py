@@ -33,7 +33,7 @@ PANEL = (3.3, 2.6)
 
 
 @dataclass(frozen=True)
-class Line:
+class LineStyle:
     """A colour, dash and marker that differ from all others also in grey."""
 
     colour: str
@@ -48,11 +48,11 @@ class Line:
 
 #: From dark to light; the lightness (L* of CIELAB) falls by at least 12 from one to the next.
 LINES = (
-    Line("#1b1e4b", "-", "o"),
-    Line("#a3262a", "--", "s"),
-    Line("#2a8c82", "-.", "^"),
-    Line("#e39a2d", ":", "D"),
-    Line("#a8cdea", (0, (5, 1, 1, 1, 1, 1)), "v"),
+    LineStyle("#1b1e4b", "-", "o"),
+    LineStyle("#a3262a", "--", "s"),
+    LineStyle("#2a8c82", "-.", "^"),
+    LineStyle("#e39a2d", ":", "D"),
+    LineStyle("#a8cdea", (0, (5, 1, 1, 1, 1, 1)), "v"),
 )
 
 _STYLE: Any = {
@@ -78,7 +78,7 @@ _STYLE: Any = {
 
 
 @dataclass
-class Page:
+class FigurePage:
     """Where one figure of one data set is written.
 
     Attributes:
@@ -132,7 +132,7 @@ def curve(
     axes: Axes,
     x: Sequence[float],
     repetitions: Sequence[Sequence[float]],
-    line: Line,
+    line: LineStyle,
     label: str,
 ) -> None:
     """The mean over repetitions, and a band from the least to the greatest of them.

@@ -17,7 +17,7 @@ from pathlib import Path
 from fedpeer.experiments.cells import Cell, CellStore, Record, first_of_each, run_cells, versions
 from fedpeer.experiments.figures import FIGURES
 from fedpeer.experiments.figures.figure import Figure, Finding, answer
-from fedpeer.experiments.plots import Page
+from fedpeer.experiments.plots import FigurePage
 from fedpeer.experiments.settings import Settings
 
 
@@ -105,7 +105,7 @@ class Study:
     def _draw(self, figure: Figure) -> Drawn:
         cells = {cell.key: cell for cell in figure.cells(self.settings)}
         results = self.store.finished(cells.values())
-        page = Page(self.folder, f"{figure.name}-{self.settings.dataset}")
+        page = FigurePage(self.folder, f"{figure.name}-{self.settings.dataset}")
         findings = figure.draw(self.settings, results, page)
         drawn = Drawn(
             figure, self.settings, len(results), len(cells), tuple(page.files), tuple(findings), versions()

@@ -17,7 +17,7 @@ from coordinator.config import ABSENCE_SECONDS, TaskConfig
 from coordinator.folder import StateFolder, initialise
 from coordinator.live import Session
 from coordinator.opening import prepare_task
-from coordinator.operator import Operator, TaskReport
+from coordinator.operator import Operator, TaskOverview
 from coordinator.server import Coordinator
 from coordinator.storage.tasks import EventRow
 from fedpeer.audit.sources import open_source
@@ -146,7 +146,7 @@ class LocalCoordinator:
             self.operator(lambda o: o.fund(terms.funder, f"for-{terms.task_id}"[:64], terms.budget_micro))
         self.operator(lambda operator: operator.open(prepared))
 
-    def task(self, task_id: str) -> TaskReport:
+    def task(self, task_id: str) -> TaskOverview:
         """How a task stands, as `fedpeer coordinator status` has it."""
         return self.operator(lambda operator: operator.task(task_id))
 

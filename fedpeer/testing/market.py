@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from coordinator.config import TaskConfig
-from coordinator.errors import TaskError
+from coordinator.errors import MarketTaskError
 from fedpeer.protocol.model_file import encode_model
 from fedpeer.testing.coordinator import LocalCoordinator
 from fedpeer.testing.errors import PATIENCE_SECONDS, MarketTestError
@@ -73,7 +73,7 @@ class LocalMarket:
 
     Raises:
         MarketTestError: too few participants, a name twice, something that is no task, no weights to begin with.
-        ConfigError, FieldError, TaskError: terms that cannot be opened; raised on entering.
+        ConfigError, FieldError, MarketTaskError: terms that cannot be opened; raised on entering.
     """
 
     def __init__(
@@ -262,11 +262,11 @@ class LocalMarket:
         """Publishes the task. What is wrong with the first model is said of that, not of a file that nobody named."""
         try:
             self.coordinator.open(config, deposit=True)
-        except TaskError as error:
+        except MarketTaskError as error:
             if self._weights is None:
                 raise
             said = str(error).replace(f"initial_model {config.initial_model}", "the first model")
-            raise TaskError(said) from None
+            raise MarketTaskError(said) from None
 
     def _enrol(self, name: str) -> None:
         state = self.folder / name

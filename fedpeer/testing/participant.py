@@ -14,7 +14,7 @@ from fedpeer.testing.errors import PATIENCE_SECONDS, MarketTestError
 from mechanism.terms import Terms
 from participant import Activity, Participant, Task, TaskReport, TrainingCancelled, TrainingRound
 from participant.effort import Effort
-from participant.identity import KEY, StateFolder
+from participant.identity import KEY, IdentityFolder
 from participant.journal import Journal
 from participant.report import report_of
 from participant.work import LocalTrainer, TrainedFile
@@ -238,6 +238,6 @@ def derived_key(seed: int, name: str) -> PrivateKey:
 
 def write_key(state: Path, key: PrivateKey) -> None:
     """Gives a participant its key before it enrols."""
-    folder = StateFolder(state)
+    folder = IdentityFolder(state)
     folder.create()
     folder.write(KEY, private_key_pem(key), mode=0o600)

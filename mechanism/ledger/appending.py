@@ -13,7 +13,7 @@ from mechanism.ledger.accounts import (
     stake,
 )
 from mechanism.ledger.entry import Entry
-from mechanism.ledger.errors import ConflictError, ProofError
+from mechanism.ledger.errors import EntryConflictError, ProofError
 from mechanism.ledger.key_history import KINDS, extended
 from mechanism.ledger.merkle import consistency_proof, inclusion_proof, leaf_hash, root_from
 from mechanism.ledger.store import LedgerStore
@@ -21,7 +21,7 @@ from mechanism.ledger.tiles import TileNodes, append_to_tiles
 
 
 @dataclass(slots=True)  # not frozen: that doubles the time to make one, and each entry makes one
-class Recorded:
+class AppendedEntry:
     """Where an entry stands, and whether this call put it there."""
 
     id: str
@@ -35,21 +35,21 @@ class Ledger:
     def __init__(self, store: LedgerStore) -> None:
         self._store = store
 
-    def append(self, entries: Sequence[Entry]) -> list[Recorded]:
+    def append(self, entries: Sequence[Entry]) -> list[AppendedEntry]:
         """Appends entries in order and posts their transfers.
 
         An entry whose id is taken by the same bytes is not appended again; its old place is returned. When this
         raises, nothing was written and the caller rolls its transaction back.
 
         Raises:
-            ConflictError: an id is taken by other bytes.
+            EntryConflictError: an id is taken by other bytes.
             PostingError: a transfer that the accounts do not allow.
             EntryError: an entry that is not of the form.
         """
         size = self._store.lock()
         places = dict(self._store.find([entry.id for entry in entries]))
         known = {place: next(self._store.entries(place, 1)) for place in places.values()}
-        recorded: list[Recorded] = []
+        recorded: list[AppendedEntry] = []
         fresh: list[Entry] = []
         for entry in entries:
             place = places.get(entry.id)
@@ -57,11 +57,11 @@ class Ledger:
                 place = places[entry.id] = size + len(fresh)
                 known[place] = entry.data
                 fresh.append(entry)
-                recorded.append(Recorded(entry.id, place, True))
+                recorded.append(AppendedEntry(entry.id, place, True))
             elif known[place] != entry.data:
-                raise ConflictError(entry.id, place)
+                raise EntryConflictError(entry.id, place)
             else:
-                recorded.append(Recorded(entry.id, place, False))
+                recorded.append(AppendedEntry(entry.id, place, False))
         if fresh:
             transfers = [
                 (size + i, position, transfer)

@@ -73,7 +73,7 @@ from mechanism.settlement import (
     Assessment,
     Outcome,
     Payment,
-    Settlement,
+    RoundSettlement,
     Verdict,
     least_budget_micro,
     outcome_of,
@@ -425,7 +425,7 @@ def settlement_entries(
     disputable: bool = False,
     keys: bytes = NO_KEYS,
     meetings: Meetings | None = None,
-) -> tuple[Settlement, list[Entry]]:
+) -> tuple[RoundSettlement, list[Entry]]:
     """A round's settlement and the entries that record it: seed, peer draws, settlement, payments.
 
     Append them in one transaction, after the verdicts of the same assessments. Arguments are those of
@@ -456,7 +456,7 @@ def dispute_reservation(terms: Terms, round_: int) -> str:
     return reservation_id(terms.task_id, terms.schedule.rounds + round_)
 
 
-def kept_micro(terms: Terms, round_: int, settlement: Settlement) -> int:
+def kept_micro(terms: Terms, round_: int, settlement: RoundSettlement) -> int:
     """What a settlement leaves of its round's reservation."""
     return reserved_micro(terms, round_) - settlement.total_micro
 
@@ -501,7 +501,9 @@ def award_id(task_id: str, round_: int, participant_id: str) -> str:
     return f"{task_id}/round/{round_}/award/{participant_id}"
 
 
-def payment(settlement: Settlement, line: Payment, keys: bytes = NO_KEYS, lost_to: str = TREASURY) -> Entry:
+def payment(
+    settlement: RoundSettlement, line: Payment, keys: bytes = NO_KEYS, lost_to: str = TREASURY
+) -> Entry:
     """One participant's line of a settlement; a lost stake goes to the account `lost_to`."""
     task_id, name = settlement.task_id, line.participant_id
     staked, owed = stake(task_id, name), payable(name)
@@ -777,7 +779,7 @@ def reservation(terms: Terms, round_: int) -> Entry:
     )
 
 
-def _settled(settlement: Settlement, prefix: str, place: Mapping[str, Json], kept: Reserve) -> Entry:
+def _settled(settlement: RoundSettlement, prefix: str, place: Mapping[str, Json], kept: Reserve) -> Entry:
     transfers: list[Transfer] = [
         Resolve(reservation_id(settlement.task_id, settlement.round), settlement.total_micro),
         *moved(escrow(settlement.task_id), ROUNDING, settlement.rounding_micro),

@@ -1,12 +1,12 @@
 """What the ledger refuses.
 
 LedgerError(MechanismError)
- +- EntryError       an entry that is not of the known form
- +- ConflictError    an id that is already taken by another body
- +- PostingError     a transfer that would overdraw, resolve twice, or resolve more than is held
- +- NoteError        a signed note, checkpoint or key that is malformed
+ +- EntryError          an entry that is not of the known form
+ +- EntryConflictError  an id that is already taken by another body
+ +- PostingError        a transfer that would overdraw, resolve twice, or resolve more than is held
+ +- NoteError           a signed note, checkpoint or key that is malformed
  |   +- SignatureError  well-formed, but not signed by the key that is trusted
- +- ProofError       an inclusion or consistency proof that does not prove it
+ +- ProofError          an inclusion or consistency proof that does not prove it
 """
 
 from mechanism.errors import MechanismError
@@ -20,7 +20,7 @@ class EntryError(LedgerError):
     """An entry that is not of the known form."""
 
 
-class ConflictError(LedgerError):
+class EntryConflictError(LedgerError):
     """An id that is already taken by another body. Nothing was appended."""
 
     def __init__(self, entry_id: str, index: int) -> None:

@@ -21,7 +21,7 @@ from fedpeer.console.sessions import Role
 from fedpeer.protocol.console_link import sign_in_token
 from fedpeer.testing import LocalMarket
 from participant import Task, Trained, TrainingRound, Weights
-from participant.identity import StateFolder
+from participant.identity import IdentityFolder
 from tests.fedpeer.console.visiting import Visited
 
 #: Where Debian puts them; elsewhere on the path.
@@ -162,7 +162,7 @@ class Browser:
         self._sign_in(self.console.link(role, name))
 
     def sign_in_as(self, market: LocalMarket, name: str) -> None:
-        key = StateFolder(market.folder / name).credentials().key
+        key = IdentityFolder(market.folder / name).credentials().key
         self._sign_in(sign_in_token(name, key, self.console.host, self.console.clock.now()))
 
     def _sign_in(self, token: str) -> None:

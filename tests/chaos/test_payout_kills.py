@@ -16,7 +16,7 @@ import pytest
 from coordinator.banking import ready_folder, write_files
 from coordinator.folder import StateFolder
 from coordinator.operator import Operator
-from coordinator.payouts import Run
+from coordinator.payouts import PayoutRun
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.ledger_store import SqlLedgerStore
 from mechanism.ledger.accounts import paid, payable
@@ -76,7 +76,7 @@ class Bank:
             known = self.sent if kind == "sent" else self.ended
             assert known.setdefault(number, what) == what, "one message, two contents"
 
-    def check(self, folder: StateFolder, earned: dict[str, int]) -> list[Run]:
+    def check(self, folder: StateFolder, earned: dict[str, int]) -> list[PayoutRun]:
         """All invariants, on the database as the killed process left it."""
         operator = Operator(folder)
         runs = operator.payout_runs()
@@ -135,7 +135,7 @@ def kill_many_times(folder: StateFolder, kills: int, seed: int) -> None:
     earned = {
         name.partition(":")[2]: held.holds for name, held in found.items() if name.startswith("payable:")
     }
-    runs: list[Run] = []
+    runs: list[PayoutRun] = []
     for _ in range(kills):
         killed(folder, bank, chance.randint(0, MOST_ACKNOWLEDGED), chance.uniform(0, LIFE_S))
         runs = bank.check(folder, earned)

@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,7 @@ class Place:
     port: int
     resources: ExitStack
     scheduler: "subprocess.Popen[bytes] | None" = None
-    executors: list[RemoteExecutor] = field(default_factory=list)
+    workers: "subprocess.Popen[bytes] | None" = None
 
     @property
     def blobs(self) -> BlobStore:
@@ -58,8 +58,19 @@ class Place:
     def schedule(self) -> None:
         self.scheduler = self.run("schedule", "--listen", f"127.0.0.1:{self.port}")
 
-    def work(self, processes: int = 2) -> "subprocess.Popen[bytes]":
-        return self.run("run", "--processes", str(processes), "--host", "127.0.0.1", ready=processes)
+    def work(self, processes: int = 2) -> None:
+        self.workers = self.run("run", "--processes", str(processes), "--host", "127.0.0.1", ready=processes)
+
+    def children(self) -> list[int]:
+        """The worker processes."""
+        assert self.workers is not None
+        found = subprocess.run(
+            ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(self.workers.pid)],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return [int(line.split()[0]) for line in found.stdout.splitlines() if "spawn_main" in line]
 
     def run(self, *words: str, ready: int = 1) -> "subprocess.Popen[bytes]":
         """Starts a command of `fedpeer worker`, and waits until so many of its processes are ready."""
@@ -81,9 +92,7 @@ class Place:
     def executor(self, wait_seconds: float = 600) -> RemoteExecutor:
         section = self.folder.config().workers.model_copy(update={"wait_seconds": wait_seconds})
         workers = open_workers(section, self.folder, self.blobs)
-        found = workers._executor  # type: ignore[attr-defined]  # of the workers that are remote
-        self.resources.callback(found.shutdown)
-        return found  # type: ignore[no-any-return]
+        return workers._executor  # type: ignore[attr-defined, no-any-return]  # of the workers that are remote
 
 
 @contextmanager
@@ -102,6 +111,15 @@ def placed(path: Path, store: str = "", state: str = "state", device: str = "") 
         yield Place(folder, path / "worker", port, resources)
 
 
+@pytest.fixture(scope="module", params=["", pytest.param("moto", marks=pytest.mark.slow)])
+def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    """Where a scheduler and two workers run, whatever the test before did to them."""
+    with placed(tmp_path_factory.mktemp("place"), request.param) as made:
+        made.schedule()
+        made.work()
+        yield made
+
+
 @pytest.fixture(scope="module")
 def task() -> EvidenceTask:
     splits = load_splits("digits", validation=600, test=100, seed=3)
@@ -109,7 +127,7 @@ def task() -> EvidenceTask:
 
 
 def record(task: EvidenceTask, executor: Any, meanwhile: Any = lambda trained: None) -> dict[str, Any]:
-    """A round's record, with the shadows of whoever the executor is; `meanwhile` hears of each piece."""
+    """A round's record, with shadows that the executor trains; `meanwhile` hears of each piece."""
     evidence = ShadowEvidence(
         task,
         seed=5,
@@ -130,25 +148,10 @@ def alone(task: EvidenceTask) -> dict[str, Any]:
     return record(task, None)
 
 
-def children(process: "subprocess.Popen[bytes]") -> list[int]:
-    """Its worker processes."""
-    found = subprocess.run(
-        ["ps", "-ww", "-o", "pid=,args=", "--ppid", str(process.pid)],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return [int(line.split()[0]) for line in found.stdout.splitlines() if "spawn_main" in line]
-
-
-@pytest.mark.parametrize("store", ["", pytest.param("moto", marks=pytest.mark.slow)])
 def test_workers_come_to_what_this_machine_comes_to(
-    tmp_path: Path, task: EvidenceTask, alone: dict[str, Any], store: str
+    place: Place, task: EvidenceTask, alone: dict[str, Any]
 ) -> None:
-    with placed(tmp_path, store) as place:
-        place.schedule()
-        place.work()
-        executor = place.executor()
+    with place.executor() as executor:
         assert record(task, executor) == alone
         assert executor.trouble == ""
         # And an error of the work is what it is here.
@@ -156,92 +159,87 @@ def test_workers_come_to_what_this_machine_comes_to(
             executor.submit(divmod, 1, 0).result(PATIENCE)
 
 
-@pytest.mark.parametrize("store", ["", pytest.param("moto", marks=pytest.mark.slow)])
 def test_workers_look_at_submissions_and_average_them_as_this_machine_does(
-    tmp_path: Path, task: EvidenceTask, store: str
+    place: Place, task: EvidenceTask, tmp_path: Path
 ) -> None:
     start = initial_weights(RECIPE.model, seed=1)
     ensemble = ShadowEvidence(task, seed=5, shadows=MIN_SHADOWS * 2).prepare(start, 1)
     dice = np.random.default_rng(1)
-    with placed(tmp_path, store) as place:
-        blobs, submissions = place.blobs, []
-        for k in range(20):
-            moved = {
-                n: a + dice.normal(0, 0.01, a.shape).astype(a.dtype) if a.dtype == np.float32 else a
-                for n, a in start.items()
-            }
-            content = encode_model(moved)
-            digest = hashlib.sha256(content).digest()
-            said = submission(f"p{k:02d}", moved, UNIFORM[0], order=k + 1)
-            submissions.append(replace(said, model=blobs.put(content, digest), model_sha256=digest))
-        parts = {s.participant_id: (s.model, 7 + s.order) for s in submissions if isinstance(s.model, Path)}
+    blobs, submissions = place.blobs, []
+    for k in range(20):
+        moved = {
+            n: a + dice.normal(0, 0.01, a.shape).astype(a.dtype) if a.dtype == np.float32 else a
+            for n, a in start.items()
+        }
+        content = encode_model(moved)
+        digest = hashlib.sha256(content).digest()
+        said = submission(f"p{k:02d}", moved, UNIFORM[0], order=k + 1)
+        submissions.append(replace(said, model=blobs.put(content, digest), model_sha256=digest))
+    parts = {s.participant_id: (s.model, 7 + s.order) for s in submissions if isinstance(s.model, Path)}
 
-        def found(executor: Any) -> tuple[Any, bytes, list[float]]:
-            table = ShadowEvidence(task, seed=5, executor=executor).measurements(ensemble)
-            table.measure_all(submissions)
-            harms = table.aggregate(list(parts)).harms(list(parts), executor)
-            mean = aggregate(parts, tmp_path / "mean", executor=executor)
-            return table.assess().record, mean, list(harms.values())
+    def found(executor: Any) -> tuple[Any, bytes, list[float]]:
+        table = ShadowEvidence(task, seed=5, executor=executor).measurements(ensemble)
+        table.measure_all(submissions)
+        harms = table.aggregate(list(parts)).harms(list(parts), executor)
+        mean = aggregate(parts, tmp_path / "mean", executor=executor)
+        return table.assess().record, mean, list(harms.values())
 
-        here = found(None)
-        place.schedule()
-        workers = place.work()
-        executor = place.executor()
+    here = found(None)
+    with place.executor() as executor:
         assert found(executor) == here
         assert executor.trouble == ""
-        os.kill(children(workers)[0], signal.SIGKILL)
+        os.kill(place.children()[0], signal.SIGKILL)
         assert found(executor) == here
+
+
+def test_a_worker_that_hangs_is_not_waited_for(
+    place: Place, task: EvidenceTask, alone: dict[str, Any]
+) -> None:
+    with ExitStack() as resources:
+        executor = resources.enter_context(place.executor(wait_seconds=5))
+        stopped = []
+
+        def stop(trained: int) -> None:
+            if not stopped:
+                stopped.extend(place.children())
+                for pid in stopped:
+                    os.kill(pid, signal.SIGSTOP)
+                    resources.callback(os.kill, pid, signal.SIGCONT)
+
+        assert record(task, executor, stop) == alone
+        assert stopped
 
 
 def test_a_killed_worker_and_a_killed_scheduler_change_nothing(
-    tmp_path: Path, task: EvidenceTask, alone: dict[str, Any]
+    place: Place, task: EvidenceTask, alone: dict[str, Any]
 ) -> None:
-    with placed(tmp_path) as place:
-        place.schedule()
-        workers, killed = place.work(), []
+    killed = []
 
-        def kill(trained: int) -> None:
-            if not killed:
-                killed.append(children(workers)[0])
-                os.kill(killed[0], signal.SIGKILL)
-            elif len(killed) == 1:
-                assert place.scheduler is not None
-                place.scheduler.kill()
-                place.scheduler.wait()
-                killed.append(place.scheduler.pid)
-                place.schedule()
+    def kill(trained: int) -> None:
+        if not killed:
+            killed.append(place.children()[0])
+            os.kill(killed[0], signal.SIGKILL)
+        elif len(killed) == 1:
+            assert place.scheduler is not None
+            place.scheduler.kill()
+            place.scheduler.wait()
+            killed.append(place.scheduler.pid)
+            place.schedule()
 
-        assert record(task, place.executor(), kill) == alone
-        assert len(killed) == 2
-        assert workers.poll() is None, "workers wait for the next scheduler"
+    with place.executor() as executor:
+        assert record(task, executor, kill) == alone
+    assert len(killed) == 2
+    assert place.workers is not None
+    assert place.workers.poll() is None, "workers wait for the next scheduler"
 
 
 def test_without_a_scheduler_the_round_waits_says_so_and_goes_on_here(
     tmp_path: Path, task: EvidenceTask, alone: dict[str, Any]
 ) -> None:
-    with placed(tmp_path) as place:
-        executor = place.executor(wait_seconds=8)
+    with placed(tmp_path) as place, place.executor(wait_seconds=2) as executor:
         troubles = []
         assert record(task, executor, lambda trained: troubles.append(executor.trouble)) == alone
         assert re.match(rf"the scheduler at 127.0.0.1:{place.port} does not answer", troubles[0])
-
-
-def test_a_worker_that_hangs_is_not_waited_for(
-    tmp_path: Path, task: EvidenceTask, alone: dict[str, Any]
-) -> None:
-    with placed(tmp_path) as place:
-        place.schedule()
-        workers, stopped = place.work(), []
-
-        def stop(trained: int) -> None:
-            if not stopped:
-                stopped.extend(children(workers))
-                for pid in stopped:
-                    os.kill(pid, signal.SIGSTOP)
-                    place.resources.callback(os.kill, pid, signal.SIGCONT)
-
-        assert record(task, place.executor(wait_seconds=8), stop) == alone
-        assert stopped
 
 
 def test_workers_that_train_in_stacks_come_to_what_this_machine_comes_to_in_stacks(
@@ -251,9 +249,9 @@ def test_workers_that_train_in_stacks_come_to_what_this_machine_comes_to_in_stac
     with placed(tmp_path, device="cpu") as place:
         place.schedule()
         place.work(1)
-        executor = place.executor()
-        assert record(together, executor) == record(together, None)
-        assert executor.trouble == ""
+        with place.executor() as executor:
+            assert record(together, executor) == record(together, None)
+            assert executor.trouble == ""
 
 
 def test_what_is_sent_holds_no_model_and_comes_out_as_it_went_in(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ from mechanism.sample_tree import samples_root
 from mechanism.settlement import (
     MICRO,
     Assessment,
-    Settlement,
+    RoundSettlement,
     largest_remainder,
     max_payment_micro,
     peer_payment,
@@ -90,7 +90,7 @@ class Example:
         richer = replace(terms, rule=replace(terms.rule, peers=2))
         self.terms = task.terms = replace(richer, budget_micro=task_budget_micro(richer) + 1)
         self.judged: dict[int, list[Assessment]] = {}
-        self.settled: dict[int, Settlement] = {}
+        self.settled: dict[int, RoundSettlement] = {}
         task.begin()
         for number in (1, 2):
             self._round(number)

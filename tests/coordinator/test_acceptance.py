@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from coordinator.acceptance import check_acceptable
-from coordinator.errors import TaskError
+from coordinator.errors import MarketTaskError
 from coordinator.opening import prepare_task
 from fedpeer.protocol.limits import (
     MAX_DIMENSIONS,
@@ -97,7 +97,7 @@ def test_a_task_opens_at_each_limit_and_not_one_beyond(limit: str, tmp_path: Pat
     most, changes, words = LIMITS[limit]
     terms = opened(tmp_path, **changes(most))
     assert Terms.parse(terms.canonical) == terms
-    with pytest.raises((FieldError, TaskError, ValueError), match=words):
+    with pytest.raises((FieldError, MarketTaskError, ValueError), match=words):
         opened(tmp_path, **changes(most + 1))
 
 
@@ -123,7 +123,7 @@ def test_terms_and_all_that_is_submitted_fit_one_message() -> None:
 
 def test_a_header_that_others_would_write_too_long_is_refused(tmp_path: Path) -> None:
     """20,000 tensors with names of 256 characters do not fit a header, in whichever layout."""
-    with pytest.raises(TaskError, match=f"at most {MAX_MODEL_HEADER_BYTES} are accepted"):
+    with pytest.raises(MarketTaskError, match=f"at most {MAX_MODEL_HEADER_BYTES} are accepted"):
         opened(tmp_path, weights=weights(MAX_TENSORS, "n" * 250 + "{:05d}"))
 
 
@@ -173,7 +173,7 @@ def test_peers_that_no_entry_lists_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_first_model_that_no_participant_could_send_is_refused(tmp_path: Path) -> None:
-    def refused(words: str, field: type[Exception] = TaskError, **changes: Any) -> None:
+    def refused(words: str, field: type[Exception] = MarketTaskError, **changes: Any) -> None:
         with pytest.raises(field, match=words):
             opened(tmp_path, **changes)
 
@@ -186,11 +186,11 @@ def test_a_first_model_that_no_participant_could_send_is_refused(tmp_path: Path)
     config = task_config(tmp_path)
     assert config.initial_model is not None
     config.initial_model.write_bytes(b"not a model")
-    with pytest.raises(TaskError, match="not a safetensors file"):
+    with pytest.raises(MarketTaskError, match="not a safetensors file"):
         prepare_task(config, 1_000.0)
     content = encode_model({"w": np.ones(4, np.float32)})
     config.initial_model.write_bytes(content.replace(b"F32", b"U32"))
-    with pytest.raises(TaskError, match="'U32'; expected one of F64, F32, F16, BF16"):
+    with pytest.raises(MarketTaskError, match="'U32'; expected one of F64, F32, F16, BF16"):
         prepare_task(config, 1_000.0)
 
 
@@ -206,10 +206,10 @@ def test_what_the_evidence_cannot_read_is_refused_by_its_reason(tmp_path: Path) 
         "schedule": {"rounds": 1},
     }
     half = {n: w.astype(np.float16) if w.dtype == np.float32 else w for n, w in own.items()}
-    with pytest.raises(TaskError, match=r"is F16 of shape .* expected F32"):
+    with pytest.raises(MarketTaskError, match=r"is F16 of shape .* expected F32"):
         opened(tmp_path, weights=half, **common)
     other = {**own, "extra": np.zeros(2, np.float32)}
-    with pytest.raises(TaskError, match=r"'extra' is F32 of shape .* expected absent"):
+    with pytest.raises(MarketTaskError, match=r"'extra' is F32 of shape .* expected absent"):
         opened(tmp_path, weights=other, **common)
     opened(tmp_path, weights=own, **common)
 

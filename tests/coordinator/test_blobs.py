@@ -141,10 +141,10 @@ def test_copies_that_are_not_in_use_make_room(server: str, tmp_path: Path) -> No
 
 def test_a_line_that_fails_loses_nothing_and_stores_nothing_twice(server: str, tmp_path: Path) -> None:
     write_key(tmp_path)
-    rates = {"503": 0.10, "reset": 0.05, "lost": 0.10}
+    rates = {"503": 0.15, "reset": 0.10, "lost": 0.15}
     with faulty_store(server, now_and_then(7, rates)) as line:
         blobs, other = Place(tmp_path, line.url).store(), Place(tmp_path, line.url).store("other")
-        contents = [os.urandom(1000 + number) for number in range(40)] + [LARGE]
+        contents = [os.urandom(1000 + number) for number in range(12)] + [LARGE]
         digests = [hashlib.sha256(content).digest() for content in contents]
         before = set(names_in(server, tmp_path))
         for content, digest in zip(contents, digests, strict=True):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from coordinator.config import DataSection, TaskConfig
-from coordinator.errors import TaskError
+from coordinator.errors import MarketTaskError
 from coordinator.learner_data import load_learner_data
 from coordinator.opening import prepare_task
 from fedpeer.protocol.model_file import encode_model
@@ -66,7 +66,7 @@ ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
 def test_arrays_that_are_no_labelled_images(kind: str, tmp_path: Path) -> None:
     arrays, words = ARRAYS[kind]
     path = stored(tmp_path / "data.npz", **{"images": IMAGES, "labels": LABELS, **arrays})
-    with pytest.raises(TaskError, match=words) as raised:
+    with pytest.raises(MarketTaskError, match=words) as raised:
         read(path)
     assert str(path) in str(raised.value)
 
@@ -93,7 +93,9 @@ def test_files_that_are_no_npz(kind: str, tmp_path: Path) -> None:
                 path.write_bytes(path.read_bytes()[:50])
         case "no labels":
             stored(path, images=IMAGES)
-    with pytest.raises(TaskError, match=r"is not an \.npz file with images, labels and classes") as raised:
+    with pytest.raises(
+        MarketTaskError, match=r"is not an \.npz file with images, labels and classes"
+    ) as raised:
         read(path)
     assert "\n" not in str(raised.value)
 
@@ -117,5 +119,5 @@ def test_a_first_model_that_nobody_could_train(content: bytes, words: str, tmp_p
             "initial_model": str(tmp_path / "first"),
         }
     )  # fmt: skip
-    with pytest.raises(TaskError, match=words):
+    with pytest.raises(MarketTaskError, match=words):
         prepare_task(config, 0.0)

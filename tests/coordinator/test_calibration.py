@@ -1,8 +1,6 @@
 """A task file's calibration: written beside its comments, refused for another task."""
 
 import json
-import subprocess
-import sys
 import tomllib
 from decimal import Decimal
 from pathlib import Path
@@ -16,13 +14,14 @@ from typer.testing import CliRunner
 from coordinator.calibration import basis, check_calibration, with_placeholders, written
 from coordinator.cli import app
 from coordinator.config import CalibrationSection, TaskConfig, parse_config
-from coordinator.errors import TaskError
+from coordinator.errors import MarketTaskError
 from coordinator.opening import prepare_task
 from fedpeer.cli.calibrate import calibrate
 from fedpeer.cli.errors import CommandError
 from fedpeer.learning.models import initial_weights
 from fedpeer.protocol.model_file import encode_model
 from mechanism.errors import MechanismError
+from tests.commands import fedpeer
 from tests.coordinator.test_dry_round import task
 from tests.integration.market import make_folder
 
@@ -125,7 +124,7 @@ def test_a_task_without_one_is_doubted_where_it_could_have_one(tmp_path: Path) -
         reference=["1/2", "1/2"],
     )
     assert check_calibration(prepare_task(own, 0.0), own) == ()
-    with pytest.raises(TaskError, match="nothing it could be of"):
+    with pytest.raises(MarketTaskError, match="nothing it could be of"):
         check_calibration(prepare_task(own, 0.0), own.model_copy(update={"calibration": section()}))
 
 
@@ -138,14 +137,16 @@ def test_a_calibration_of_something_else_is_refused_and_named(tmp_path: Path) ->
         ({"initial_model": tmp_path / "model"}, "another model"),
     ):
         other = task(**changes).model_copy(update={"calibration": made})
-        with pytest.raises(TaskError, match=f"is of {word} than the task's; run `fedpeer calibrate` again"):
+        with pytest.raises(
+            MarketTaskError, match=f"is of {word} than the task's; run `fedpeer calibrate` again"
+        ):
             check_calibration(prepare_task(other, 0.0), other)
 
 
 def test_numbers_that_were_changed_since_are_refused() -> None:
     config = task(phi=301)
     with pytest.raises(
-        TaskError, match="phi is 301 in the task file, and its calibration gave 300; run `fedpeer"
+        MarketTaskError, match="phi is 301 in the task file, and its calibration gave 300; run `fedpeer"
     ):
         check_calibration(prepare_task(config, 0.0), calibrated(config))
 
@@ -157,7 +158,7 @@ def test_terms_of_a_calibrated_task_open_and_stale_ones_do_not(tmp_path: Path) -
     of = section(**vars(basis(prepare_task(config, 0.0), config)))
     file.write_text(written(FILE, {}, of).replace("epochs = 3", "epochs = 2"))
     stale = CliRunner().invoke(app, ["open", str(file), "-s", str(folder.path), "-y", "--json"])
-    assert isinstance(stale.exception, TaskError)
+    assert isinstance(stale.exception, MarketTaskError)
     file.write_text(written(FILE, {}, of))
     opened = CliRunner().invoke(app, ["open", str(file), "-s", str(folder.path), "-y", "--json"])
     assert json.loads(opened.stdout)["doubts"] == []
@@ -172,12 +173,8 @@ def test_terms_of_a_calibrated_task_open_and_stale_ones_do_not(tmp_path: Path) -
     ],
 )
 def test_what_a_calibration_does_not_propose_for_is_refused(document: dict[str, Any], said: str) -> None:
-    with pytest.raises(TaskError, match=said):
+    with pytest.raises(MarketTaskError, match=said):
         with_placeholders(document)
-
-
-def fedpeer(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([sys.executable, "-m", "fedpeer", *arguments], capture_output=True, text=True)
 
 
 def test_calibrating_a_file_gives_numbers_that_it_can_be_opened_with(tmp_path: Path) -> None:
@@ -208,7 +205,7 @@ def test_mistakes_are_said_before_anything_is_trained(tmp_path: Path) -> None:
     ):
         refused = CliRunner().invoke(alone, [str(file), *arguments])
         assert said in str(refused.exception)
-        assert isinstance(refused.exception, MechanismError | TaskError | CommandError)
+        assert isinstance(refused.exception, MechanismError | MarketTaskError | CommandError)
 
 
 def test_a_dry_run_says_all_in_words_and_leaves_the_file(tmp_path: Path) -> None:

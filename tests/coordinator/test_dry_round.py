@@ -14,7 +14,7 @@ from coordinator import dry_round
 from coordinator.cli import app
 from coordinator.config import MIN_SHADOWS, TaskConfig
 from coordinator.dry_round import prove
-from coordinator.errors import CoordinatorError, TaskError
+from coordinator.errors import CoordinatorError, MarketTaskError
 from coordinator.opening import prepare_task
 from coordinator.operator import Operator
 from fedpeer.evidence import fitting
@@ -280,7 +280,7 @@ def test_a_fault_that_nobody_foresaw_is_one_sentence(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr("coordinator.dry_round.merge", odd)
     with pytest.raises(
-        TaskError, match="fail so in every round: IndexError: list index out of range; look at"
+        MarketTaskError, match="fail so in every round: IndexError: list index out of range; look at"
     ):
         prove(prepare_task(task(rule={"name": "paper"}), 0.0))
 
@@ -314,7 +314,7 @@ def test_nothing_is_recorded_of_a_task_that_is_refused(tmp_path: Path) -> None:
         return CliRunner().invoke(app, ["open", str(file), "--state", str(folder.path), "--yes", "--json"])
 
     bad = opened("1e-12")
-    assert isinstance(bad.exception, TaskError)
+    assert isinstance(bad.exception, MarketTaskError)
     assert "choose a larger one" in str(bad.exception)
     operator = Operator(folder)
     assert operator.tasks() == []

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from coordinator.config import TaskConfig
-from coordinator.errors import TaskError
+from coordinator.errors import MarketTaskError
 from coordinator.opening import coefficient, prepare_task
 from mechanism.degree import reference_distribution
 from mechanism.errors import FieldError
@@ -166,5 +166,5 @@ def test_a_task_that_could_pay_nobody_is_refused() -> None:
 
 def test_an_architecture_that_cannot_read_the_learners_images_is_refused() -> None:
     recipe = {"model": "fashion-mnist-cnn", "samples": 100}
-    with pytest.raises(TaskError, match="name the architecture of that data set"):
+    with pytest.raises(MarketTaskError, match="name the architecture of that data set"):
         prepare_task(task(Q=2000, plan=None, recipe=recipe, data={"dataset": "digits"}), 0.0)

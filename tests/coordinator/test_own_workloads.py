@@ -12,7 +12,7 @@ from PIL import Image
 from coordinator import dry_round
 from coordinator.config import TaskConfig, read_config, resolve_paths
 from coordinator.dry_round import prove
-from coordinator.errors import ConfigError, TaskError
+from coordinator.errors import ConfigError, MarketTaskError
 from coordinator.learner_data import commit_validation
 from coordinator.opening import PreparedTask, prepare_task
 from coordinator.scoring import make_scorer
@@ -182,12 +182,12 @@ def test_a_table_with_a_perceptron_is_opened_proved_and_scored_after_a_restart(f
     layers = folder / "own_layers.py"
     text = layers.read_text()
     layers.write_text(text + "# another\n")
-    with pytest.raises(TaskError, match=r"own_models:mlp is not the task's: own_layers.py is another"):
+    with pytest.raises(MarketTaskError, match=r"own_models:mlp is not the task's: own_layers.py is another"):
         make_scorer(task.row)
     layers.write_text(text)
     table = folder / "table.csv"
     table.write_text((before := table.read_text()).replace("yes", "no", 1))
-    with pytest.raises(TaskError, match="not those that its terms commit to"):
+    with pytest.raises(MarketTaskError, match="not those that its terms commit to"):
         make_scorer(task.row)
     table.write_text(before)
 
@@ -255,7 +255,7 @@ def test_a_task_says_what_may_vary_where_its_workload_follows_it(folder: Path) -
         ("allowed = { learning_rate = 1 }", r"allowed\.learning_rate"),
         ("allowed = {}", "allowed is 'nothing'"),
     ):
-        with pytest.raises((FieldError, TaskError), match=said):
+        with pytest.raises((FieldError, MarketTaskError), match=said):
             prepared(folder, "own_models:linear", MEASURED, FIFTHS, recipe=refused)
 
 
@@ -314,7 +314,7 @@ def test_a_data_set_of_pairs_becomes_samples(folder: Path) -> None:
 def test_what_cannot_be_opened_is_refused_in_a_sentence(
     folder: Path, model: str, data: str, top: str, said: str
 ) -> None:
-    with pytest.raises((TaskError, FieldError, ConfigError, WorkloadError), match=said) as refused:
+    with pytest.raises((MarketTaskError, FieldError, ConfigError, WorkloadError), match=said) as refused:
         prepared(folder, model, data, top)
     assert "Traceback" not in str(refused.value)
 
@@ -385,5 +385,5 @@ def test_a_model_that_grows_with_its_inputs_is_refused_with_the_tensor_that_does
     wide = [[str(float(a) * 1000), *rest] for a, *rest in rows]
     (folder / "wide.csv").write_text("\n".join(map(",".join, [header, *wide])) + "\n")
     data = CLASSES.replace("table.csv", "wide.csv")
-    with pytest.raises(TaskError, match=r"most of it is tensor 0.running_var, .*scale inputs"):
+    with pytest.raises(MarketTaskError, match=r"most of it is tensor 0.running_var, .*scale inputs"):
         prove(prepared(folder, "own_models:normed", data, rule="verified"))

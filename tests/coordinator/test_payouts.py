@@ -64,7 +64,7 @@ def market(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Mirrored]
         service.close()
 
 
-def anything(run: payouts.Run) -> None:
+def anything(run: payouts.PayoutRun) -> None:
     """What is made of a run where a test looks at none of it."""
 
 
@@ -73,11 +73,13 @@ def with_accounts(task: Mirrored, count: int = 4) -> None:
         task.service.do(lambda t, n=name, i=iban: payouts.set_account(t, n, f"Clinic {n}", i, ""))  # type: ignore[misc]
 
 
-def begun(task: Mirrored) -> payouts.Run:
+def begun(task: Mirrored) -> payouts.PayoutRun:
     return task.service.do(lambda t: payouts.begin(t, anything))
 
 
-def ended(task: Mirrored, number: int, outcome: str = entries.CONFIRMED, reason: str = "") -> payouts.Run:
+def ended(
+    task: Mirrored, number: int, outcome: str = entries.CONFIRMED, reason: str = ""
+) -> payouts.PayoutRun:
     return task.service.do(lambda t: payouts.end(t, number, outcome, reason))[0]
 
 
@@ -177,7 +179,7 @@ def test_a_run_whose_files_cannot_be_made_was_never_begun(market: Mirrored) -> N
     before, size = everything(market), len(market.service.entries())
     with_accounts(market)
 
-    def refused(run: payouts.Run) -> None:
+    def refused(run: payouts.PayoutRun) -> None:
         raise ConfigError("no file")
 
     with pytest.raises(ConfigError):
@@ -194,7 +196,7 @@ def test_a_run_keeps_the_bank_details_that_it_began_with(market: Mirrored) -> No
     assert files_of(begun(market)) == files_of(first)
 
 
-def files_of(run: payouts.Run, payer: PayoutsSection | None = PAYER) -> Any:
+def files_of(run: payouts.PayoutRun, payer: PayoutsSection | None = PAYER) -> Any:
     return payment_files("market.example.org", run.row, run.lines, payer)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.derivation import chain_secret
-from coordinator.errors import TaskError
+from coordinator.errors import MarketTaskError
 from coordinator.remeasuring import LoggedRound, LoggedTask, check_shadows, measure_again, read_task, task_row
 from fedpeer.protocol.audit_folder import TaskOrder
 from mechanism.lifecycle import State
@@ -51,7 +51,7 @@ def test_only_what_was_measured_has_to_be_opened() -> None:
         assert one.evidence["shadows"] == one.shadows
     # Each of the others is needed.
     for entry_id in openings:
-        with pytest.raises(TaskError, match=f"what {entry_id} commits to is not among the openings"):
+        with pytest.raises(MarketTaskError, match=f"what {entry_id} commits to is not among the openings"):
             read_task(order_of(made), ledger, {k: v for k, v in openings.items() if k != entry_id})
 
 
@@ -64,5 +64,5 @@ def test_another_number_of_shadows_than_the_ledger_has_is_refused() -> None:
     check_shadows(order, logged)  # one of the second round has diverged
     for shadows, later, round_ in ((99, 50, 1), (140, 50, 1), (100, 48, 2), (100, 80, 2)):
         altered = replace(order, shadows=shadows, later=later)
-        with pytest.raises(TaskError, match=f"evidence of round {round_} rests on .* by given it is"):
+        with pytest.raises(MarketTaskError, match=f"evidence of round {round_} rests on .* by given it is"):
             measure_again(altered, task_row(altered, None, None), logged)

@@ -18,7 +18,7 @@ from coordinator.aggregation import Merged
 from coordinator.clock import SystemClock
 from coordinator.commits import Transactions
 from coordinator.derivation import organisation_mark
-from coordinator.errors import TaskError
+from coordinator.errors import MarketTaskError
 from coordinator.identity import Enrolled, enrol, invite
 from coordinator.metrics import Metrics
 from coordinator.opening import PreparedTask
@@ -478,10 +478,10 @@ def test_the_terms_of_a_row_are_those_of_the_ledger(service: Service) -> None:
     task.open()
     task.step(lambda t, row: t.check_terms(row))
     other = replace(task.terms, budget_micro=task.terms.budget_micro + 1)
-    with pytest.raises(TaskError, match="not those in the ledger"):
+    with pytest.raises(MarketTaskError, match="not those in the ledger"):
         task.step(lambda t, row: t.check_terms(replace(row, terms=other)))
     elsewhere = replace(task.terms, task_id="another")
-    with pytest.raises(TaskError, match=r"'another'.*not those in the ledger"):
+    with pytest.raises(MarketTaskError, match=r"'another'.*not those in the ledger"):
         task.step(lambda t, row: t.check_terms(replace(row, id="another", terms=elsewhere)))
 
 

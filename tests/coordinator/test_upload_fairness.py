@@ -14,7 +14,7 @@ import coordinator.upload_places
 from coordinator.blobs import BlobStore
 from coordinator.receiving import _data
 from coordinator.spool import SpooledUpload, UploadKey
-from coordinator.upload_places import Stream
+from coordinator.upload_places import UploadStream
 from fedpeer.protocol.errors import Code, Refusal
 from fedpeer.protocol.frames import Frame
 from fedpeer.protocol.limits import FRAME_BYTES
@@ -163,7 +163,7 @@ async def welcome() -> None:
 
 async def test_a_place_is_limited_by_those_who_wait_when_it_is_got(monkeypatch: pytest.MonkeyPatch) -> None:
     contended(monkeypatch, 0, 1e9)
-    stream = Stream(falls_silent(), welcome)
+    stream = UploadStream(falls_silent(), welcome)
     stream.hurry()
     for waiting in (False, True):
         stream.begin(len(CONTENT), contended=waiting)
@@ -172,7 +172,7 @@ async def test_a_place_is_limited_by_those_who_wait_when_it_is_got(monkeypatch: 
 
 async def test_who_has_sent_nothing_has_bought_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     contended(monkeypatch, 0, 1e-3)
-    stream = Stream(falls_silent(), welcome)
+    stream = UploadStream(falls_silent(), welcome)
     stream.begin(len(CONTENT), contended=False)
     assert await stream.next() == Frame(0, memoryview(CONTENT)[:40])
     stream.hurry()
@@ -404,7 +404,7 @@ async def test_who_announces_nothing_is_refused_before_it_has_a_place(
     async def welcome() -> None:
         raise AssertionError("it has no place")
 
-    stream = Stream(silent(), welcome)
+    stream = UploadStream(silent(), welcome)
     async with asyncio.timeout(60):
         with pytest.raises(Refusal, match="No frame came"):
             await stream.next()

@@ -20,7 +20,7 @@ from coordinator.blobs import BlobStore
 from coordinator.metrics import Metrics
 from coordinator.receiving import Uploads
 from coordinator.spool import Spool, SpooledUpload, SpoolFull, UploadKey
-from coordinator.upload_places import Messages, Stream
+from coordinator.upload_places import Messages, UploadStream
 from fedpeer.protocol.errors import Code, Refusal
 from fedpeer.protocol.frames import Frame
 from fedpeer.protocol.model_file import ModelFileError, contract_of, encode_model
@@ -81,7 +81,7 @@ class Receiver:
             await self.may_record.wait()
             return name
 
-        stream = Stream(messages, welcome)
+        stream = UploadStream(messages, welcome)
         return asyncio.create_task(self.uploads.receive(stream, statement, offset, CONTRACT, record))
 
 

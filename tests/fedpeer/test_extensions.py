@@ -9,12 +9,13 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from coordinator.errors import TaskError
+from coordinator.errors import MarketTaskError
 from coordinator.opening import prepare_task
 from fedpeer.extensions import ATTACKS, ExtensionError, extension, extension_names
 from fedpeer.learning.datasets import dataset_names, load_splits
 from fedpeer.learning.errors import DataError
 from fedpeer.testing.terms import task_config
+from tests import commands
 from tests.docs.test_extensions_page import written_extension
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,13 +72,13 @@ def test_a_market_refuses_a_payment_rule_that_others_lack(lab: Path, tmp_path: P
         initial_model="none",
     )
     with pytest.raises(
-        TaskError, match="those who verify the ledger lack it and could not recompute a payment"
+        MarketTaskError, match="those who verify the ledger lack it and could not recompute a payment"
     ):
         prepare_task(config, 0.0)
 
 
 def test_the_first_mistake_is_one_sentence(lab: Path) -> None:
-    done = fedpeer(lab, "arena", "--attack", "broken")
+    done = commands.fedpeer("arena", "--attack", "broken")
     assert done.returncode == 2
     assert "'broken' of fedpeer.attacks (my-lab 1.0) cannot be loaded from my_lab:NOTHING" in done.stderr
     assert "Traceback" not in done.stderr

@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner
 
 from coordinator.config import TaskConfig
-from coordinator.errors import TaskError
+from coordinator.errors import MarketTaskError
 from fedpeer.audit.sources import open_source
 from fedpeer.cli.audit import app
 from fedpeer.cli.errors import CommandError
@@ -30,7 +30,7 @@ from mechanism.ledger.reputation import ReputationEvents
 from participant import Fixed, Trained, TrainingRound, Weights, WrongStateError
 from participant.adapters.workload import WorkloadTask
 from participant.audits import samples_salt
-from participant.identity import StateFolder
+from participant.identity import IdentityFolder
 from tests.fedpeer.console.visiting import visited
 from tests.integration.market import verified
 
@@ -137,13 +137,15 @@ def test_who_trains_on_other_samples_than_it_has_committed_to_is_paid_nothing(
             number = sum(path.name.startswith(f"order-{name}") for path in tmp_path.iterdir())
             order, brought = tmp_path / f"order-{name}-{number}", tmp_path / f"brought-{name}-{number}"
             made = coordinator.operator(lambda operator: operator.order_audit("task", 1, name, order))
-            salt = samples_salt(StateFolder(tmp_path / name).credentials().key, made.terms.digest, name).hex()
+            salt = samples_salt(
+                IdentityFolder(tmp_path / name).credentials().key, made.terms.digest, name
+            ).hex()
             key = tmp_path / "auditor.pem"
             told[name] = site(order, "--key", key, "--out", brought, "--salt", salt, *more)
             found = read_brought(brought)
             assert isinstance(found, Brought)
             verdict = coordinator.operator(lambda operator: operator.record_audit(found))
-            with pytest.raises(TaskError, match="awaited"):
+            with pytest.raises(MarketTaskError, match="awaited"):
                 coordinator.operator(lambda operator: operator.record_audit(found))
             return verdict
 

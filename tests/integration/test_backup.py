@@ -18,7 +18,7 @@ import pytest
 from sqlalchemy import create_engine, inspect, select, text
 
 import coordinator.backup as form
-from coordinator.backup import Manifest, Member, check_backup, read_backup
+from coordinator.backup import BackupFile, Manifest, check_backup, read_backup
 from coordinator.errors import FolderError
 from coordinator.folder import OLD_AUTHORITY_KEY, StateFolder
 from coordinator.operator import Notice, Operator
@@ -275,7 +275,7 @@ def test_a_member_that_leads_elsewhere_is_refused_though_everything_fits(
 
 @pytest.mark.parametrize("digest", ["../../up", "/abs", "", "0" * 63, "A" * 64, "0" * 64 + "/x"])
 def test_a_model_of_a_name_that_is_no_digest_is_refused(whole: Path, tmp_path: Path, digest: str) -> None:
-    model = Member(f"models/{digest}", 0, digest)
+    model = BackupFile(f"models/{digest}", 0, digest)
     content = rewritten(whole, lambda m: replace(m, members=(*m.members, model)))
     assert "is not a file of a coordinator" in refused(content, tmp_path / "digest")
 

@@ -125,7 +125,7 @@ factory = "none:none"
 
 
 def test_the_sdk_and_the_command_open_what_the_journal_keeps(coordinator: Served, tmp_path: Path) -> None:
-    task = {**DIGITS, "rule": {"name": "verified"}, "evidence": {"shadows": 30}}
+    task = {**DIGITS, "rule": {"name": "verified"}, "evidence": {"shadows": 14}}
     coordinator.open(schedule={"dispute_seconds": 600}, **task)
     ada = coordinator.participant("ada", tmp_path)
     others = [coordinator.participant(name, tmp_path) for name in ("ben", "cho")]

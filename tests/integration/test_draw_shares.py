@@ -21,7 +21,7 @@ from fedpeer.v1 import ledger_pb2, market_pb2
 from mechanism.ledger.entry import Entry
 from mechanism.peers import draw_head, draw_share
 from participant import Activity, AsyncParticipant, Participant, SharesLostError
-from participant.identity import StateFolder as ParticipantFolder
+from participant.identity import IdentityFolder as ParticipantFolder
 from participant.journal import Journal
 from participant.service import Service
 from tests.integration.market import (

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 import coordinator.cli as operator_cli
 from coordinator import audits
 from coordinator.clock import ManualClock
-from coordinator.errors import TaskError
+from coordinator.errors import MarketTaskError
 from coordinator.folder import StateFolder
 from coordinator.operator import Operator
 from coordinator.remeasuring import read_task
@@ -128,7 +128,7 @@ def test_what_is_kept_of_a_participant_is_gone_and_the_ledger_verifies(folder: S
     assert all(secret in kept for secrets in gone.values() for secret in secrets)
     with closing(Operator(folder)) as operator:
         operator.pay_out()
-        with pytest.raises(TaskError, match="payout 1 is on its way and pays 'p003'"):
+        with pytest.raises(MarketTaskError, match="payout 1 is on its way and pays 'p003'"):
             operator.forget("p003")
         operator.confirm_payout(1)
     unchecked = 0
@@ -188,16 +188,16 @@ def test_what_is_still_needed_is_not_forgotten(tmp_path: Path) -> None:
     task = Mirrored(service, replace(SHAPE, retention=100))
     with closing(Operator(folder)) as operator:
         assert operator.forget("nobody")[0].unknown
-        with pytest.raises(TaskError, match=r"'p000' is in good standing.*`revoke p000` first"):
+        with pytest.raises(MarketTaskError, match=r"'p000' is in good standing.*`revoke p000` first"):
             operator.forget("p000")
         task.begin()
         task.rounds(1, 2)
         for name in PEOPLE:
             revoke(operator, name)
-        with pytest.raises(TaskError, match="task 'task', in which 'p000' takes part, is SETTLED"):
+        with pytest.raises(MarketTaskError, match="task 'task', in which 'p000' takes part, is SETTLED"):
             operator.forget("p000")
         task.end()
-        with pytest.raises(TaskError, match="promise to keep what was sent for 100 seconds"):
+        with pytest.raises(MarketTaskError, match="promise to keep what was sent for 100 seconds"):
             operator.forget("p000")
         assert len(operator.openings().by_id) == 4 * 5 + 2
         task.delete()
@@ -260,7 +260,9 @@ def test_an_auditor_needs_nothing_of_who_was_not_selected_and_all_of_who_sent(tm
             source = open_source(str(given.ledger), resources)
             assert len(read_task(TaskOrder.read(given.folder), source.entries(), opened).claimed) == 4
         operator.forget("p000")
-        with pytest.raises(TaskError, match="what task/claim/p000/claim-p000 commits to is not among the"):
+        with pytest.raises(
+            MarketTaskError, match="what task/claim/p000/claim-p000 commits to is not among the"
+        ):
             operator.order_task_audit("task", tmp_path / "refused")
         assert not (tmp_path / "refused").exists()
     service.close()

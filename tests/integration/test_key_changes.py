@@ -39,7 +39,7 @@ from mechanism.ledger.verify import Report, verify_ledger
 from participant import NotEnrolledError, Participant, StateError, TransportError
 from participant.backoff import Backoff
 from participant.earnings import check_earnings
-from participant.identity import StateFolder as OwnFolder
+from participant.identity import IdentityFolder as OwnFolder
 from participant.log_keys import pinned_log_keys
 from tests.integration.serving import Served, served, stepped
 

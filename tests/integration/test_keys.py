@@ -22,7 +22,7 @@ from mechanism.statements import ModelOpening, ModelStatement, sign_statement
 from mechanism.terms import Terms
 from participant import AsyncParticipant, ForeignKeyError, ForeignKeyWarning, Participant
 from participant.cli import app as participant_app
-from participant.identity import StateFolder
+from participant.identity import IdentityFolder
 from participant.service import Service
 from tests.integration.serving import Served, served, stepped
 from tests.integration.test_service import config
@@ -84,7 +84,7 @@ def test_a_second_key_is_reported_at_the_start_and_nothing_is_claimed(
     [foreign] = [
         word
         for word in shown.stdout.split()
-        if len(word) == 16 and word != StateFolder(state).current_key()[:16]
+        if len(word) == 16 and word != IdentityFolder(state).current_key()[:16]
     ]
     done = RUNNER.invoke(participant_app, ["keys", "--config", str(config), "--own", foreign])
     assert done.exit_code == 0, done.output

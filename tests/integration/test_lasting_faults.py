@@ -11,7 +11,7 @@ import pytest
 import structlog
 
 import coordinator.runner
-from coordinator.errors import TaskError
+from coordinator.errors import MarketTaskError
 from coordinator.folder import StateFolder
 from coordinator.scoring import Scorer
 from coordinator.storage.store import MarketStore
@@ -103,7 +103,7 @@ async def test_a_step_that_fails_for_good_ends_the_task_with_refunds(
         MemoryError(),
         RuntimeError("can't start new thread"),
         DatabaseUnreachable("the database cannot be reached"),
-        TaskError("the data of task 'task' are not those that its terms commit to"),
+        MarketTaskError("the data of task 'task' are not those that its terms commit to"),
         DatasetMissingError("no such data"),
         BrokenProcessPool("a worker was killed"),
     ],

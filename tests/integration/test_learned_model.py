@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from coordinator.blobs import BlobStore
 from coordinator.cli import app
-from coordinator.errors import FolderError, TaskError
+from coordinator.errors import FolderError, MarketTaskError
 from coordinator.fetching import write_model
 from coordinator.folder import StateFolder
 from coordinator.operator import Operator
@@ -74,7 +74,7 @@ async def test_the_model_is_the_ledgers_while_the_task_runs_and_when_it_has_ende
     open_task(folder, task_config(tmp_path))
     async with running(folder) as service:
         early = CliRunner().invoke(app, ["model", "task", "-o", str(out), "--state", str(folder.path)])
-        assert isinstance(early.exception, TaskError)
+        assert isinstance(early.exception, MarketTaskError)
         assert "has trained no model: it is " in str(early.exception)
         assert "--round 0 fetches what it began with" in str(early.exception)
         assert not out.exists()
@@ -114,7 +114,7 @@ async def test_a_model_is_handed_over_whole_or_not_at_all(tmp_path: Path) -> Non
 
     def refused(*arguments: str) -> str:
         done = CliRunner().invoke(app, ["model", "task", *arguments, "--state", str(folder.path)])
-        assert isinstance(done.exception, TaskError | FolderError), done.output
+        assert isinstance(done.exception, MarketTaskError | FolderError), done.output
         assert not list(tmp_path.glob(".*.part"))
         return str(done.exception)
 
@@ -134,7 +134,7 @@ async def test_a_model_is_handed_over_whole_or_not_at_all(tmp_path: Path) -> Non
     assert out.read_text() == "mine"
     file.unlink()
     assert "restore the file from a backup" in refused("-o", str(out), "--force")
-    with pytest.raises(TaskError, match="no task 'other'"):
+    with pytest.raises(MarketTaskError, match="no task 'other'"):
         operator.model("other")
     operator.close()
 
@@ -179,7 +179,7 @@ async def test_retention_leaves_the_model_that_was_paid_for_until_it_was_fetched
     digest, blobs = operator.model("task").digest, BlobStore(folder.models)
     await swept(folder)
     assert blobs.intact(digest)
-    with pytest.raises(TaskError, match="kept for 30 days after a task has ended"):
+    with pytest.raises(MarketTaskError, match="kept for 30 days after a task has ended"):
         operator.model("task", 1)
     command("model", "task", "-o", str(tmp_path / "model"), folder=folder)
     operator.close()

@@ -310,10 +310,12 @@ def test_every_url_of_a_postgresql_schema_leads_to_one_lease(tmp_path: Path) -> 
             assert not served(make_url(empty))
 
 
-async def test_commands_at_once_take_a_task_up_once(tmp_path: Path) -> None:
+async def test_commands_at_once_take_a_task_up_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make_folder(tmp_path / "state")
     async with running(folder) as coordinator:
-        open_task(folder, task_config(tmp_path))
+        with monkeypatch.context() as short:  # while this thread opens, the service in it cannot answer
+            short.setattr("coordinator.control_socket.ANSWER_SECONDS", 0.0001)
+            open_task(folder, task_config(tmp_path))
         taken: list[str] = []
         take_up = coordinator._take_up
 

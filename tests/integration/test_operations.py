@@ -20,7 +20,7 @@ from coordinator.blobs import BlobStore
 from coordinator.cli import app
 from coordinator.clock import ManualClock
 from coordinator.folder import StateFolder
-from coordinator.operator import Operator, TaskReport
+from coordinator.operator import Operator, TaskOverview
 from coordinator.server import INSECURE_NAME
 from coordinator.transaction import Transaction
 from fedpeer.audit.sources import open_source
@@ -50,7 +50,7 @@ from tests.integration.market import (
 NAMES = ("ann", "bob", "cyd", "dan")
 
 
-def cancel(folder: StateFolder, task_id: str) -> TaskReport:
+def cancel(folder: StateFolder, task_id: str) -> TaskOverview:
     operator = Operator(folder)
     try:
         return operator.cancel(task_id, "the data were wrong")

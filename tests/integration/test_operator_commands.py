@@ -27,6 +27,7 @@ from fedpeer.audit.sql.errors import DatabaseFull
 from fedpeer.learning.datasets import data_folder
 from fedpeer.protocol.certificates import certificate_hosts
 from fedpeer.protocol.limits import MAX_REFUSAL_SENTENCE
+from tests import commands
 from tests.integration.market import CONFIG, make_folder
 from tests.integration.test_service_process import enrolled_with, serving
 
@@ -41,15 +42,16 @@ def folder(tmp_path: Path) -> StateFolder:
 
 
 def fedpeer(
-    *arguments: str, folder: StateFolder | None = None, cwd: Path | None = None, to: str = "", **env: str
+    *arguments: str, folder: StateFolder | None = None, cwd: Path | None = None, to: str = "", path: str = ""
 ) -> "subprocess.CompletedProcess[str]":
-    """A command of the operator; `to` is what a shell makes of its standard output."""
-    words = [sys.executable, "-m", "fedpeer", *arguments]
-    words += [] if folder is None else ["--state", str(folder.path)]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), **env}
+    """A command of the operator; `to` is what a shell makes of its standard output, `path` Python's."""
+    words = [*arguments] if folder is None else [*arguments, "--state", str(folder.path)]
+    if not to and not path:
+        return commands.fedpeer(*words, folder=cwd)
     return subprocess.run(
-        ["bash", "-c", f"{shlex.join(words)} {to}"],
-        capture_output=True, text=True, timeout=120, check=False, cwd=cwd or ROOT, env=environment,
+        ["bash", "-c", f"{shlex.join([sys.executable, '-m', 'fedpeer', *words])} {to}"],
+        capture_output=True, text=True, timeout=120, check=False, cwd=cwd or ROOT,
+        env={**os.environ, "PYTHONPATH": path or str(ROOT)},
     )  # fmt: skip
 
 
@@ -286,12 +288,12 @@ def test_an_ipv6_address_wants_brackets(address: str) -> None:
 def test_a_folder_of_the_users_that_hides_a_package_is_one_sentence(tmp_path: Path, package: str) -> None:
     (tmp_path / package).mkdir()
     (tmp_path / package / "__init__.py").write_text("")
-    done = fedpeer("coordinator", "tasks", cwd=tmp_path, PYTHONPATH=f"{tmp_path}:{ROOT}")
+    done = fedpeer("coordinator", "tasks", cwd=tmp_path, path=f"{tmp_path}:{ROOT}")
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert f"hides the package {package!r}" in done.stderr
     (tmp_path / package / "__init__.py").unlink()  # a folder alone hides nothing
-    done = fedpeer("coordinator", "tasks", cwd=tmp_path, PYTHONPATH=f"{tmp_path}:{ROOT}")
+    done = fedpeer("coordinator", "tasks", cwd=tmp_path, path=f"{tmp_path}:{ROOT}")
     assert "hides" not in done.stderr
 
 
@@ -308,9 +310,10 @@ def test_what_only_reads_works_on_a_read_only_mount(folder: StateFolder, tmp_pat
         subprocess.run(["mount", "-o", "remount,ro", str(mount)], check=True)
         there = StateFolder(mount / "state")
         for arguments in (["status"], ["tasks"], ["participants"], ["backup", str(tmp_path / "b.tar")]):
-            done_ = fedpeer("coordinator", *arguments, folder=there)
+            # Processes: they let go of the mount.
+            done_ = fedpeer("coordinator", *arguments, folder=there, path=str(ROOT))
             assert done_.returncode == 0, done_.stderr
-        refused = fedpeer("coordinator", "invite", "ann", folder=there)
+        refused = fedpeer("coordinator", "invite", "ann", folder=there, path=str(ROOT))
         assert (refused.returncode, "accepts no writes" in refused.stderr) == (2, True)
     finally:
         subprocess.run(["umount", str(mount)], check=True)

@@ -10,11 +10,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from participant import ConfigurationError, Participant, SessionTakenOverError
+from tests import commands
 from tests.integration.serving import Served, served
 
 pytestmark = pytest.mark.long
@@ -63,20 +63,18 @@ def coordinator(tmp_path: Path) -> Iterator[Served]:
         yield running
 
 
-def fedpeer(folder: Path, *arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "fedpeer", "participant", *arguments],
-        cwd=folder, env=environment(folder), capture_output=True, text=True, timeout=240, check=False, **options,
-    )  # fmt: skip
+def fedpeer(folder: Path, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    """A command that takes part in nothing."""
+    return commands.fedpeer("participant", *arguments, folder=folder, given=given)
 
 
 def environment(folder: Path) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)])}
 
 
-def start(folder: Path) -> subprocess.Popen[str]:
+def start(folder: Path, *more: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "fedpeer", "participant", "run"],
+        [sys.executable, "-m", "fedpeer", "participant", "run", *more],
         cwd=folder, env=environment(folder), stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
 
@@ -100,7 +98,7 @@ def configured(
         )
     )  # fmt: skip
     # By standard input: arguments are in the process table.
-    done = fedpeer(folder, "enroll", "--token", "-", input=coordinator.invite(name) + "\n")
+    done = fedpeer(folder, "enroll", "--token", "-", given=coordinator.invite(name) + "\n")
     assert done.returncode == 0, done.stderr
     return folder
 

@@ -3,8 +3,6 @@
 import json
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,7 +17,7 @@ from participant.earnings import check_earnings
 from participant.journal import Journal
 from participant.service import Service
 from tests.integration.serving import Served, Shift, served
-from tests.integration.test_participant_command import configured, environment, fedpeer
+from tests.integration.test_participant_command import configured, fedpeer, start
 from tests.integration.test_service import config, shift
 
 EVEN = [5, 5, 5, 5]
@@ -95,19 +93,17 @@ def test_a_killed_process_learns_its_last_payment_without_an_id(coordinator: Ser
     )
     file = folder / "participant.toml"
     file.write_text(file.read_text().replace('[[task]]\nid = "task"', "[[task]]"))
-    process = subprocess.Popen(
-        [sys.executable, "-m", "fedpeer", "participant", "run", "--once"],
-        cwd=folder, env=environment(folder), stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    process = start(folder, "--once")
     assert process.stderr is not None
     assert any('"submitted"' in line for line in process.stderr)
     process.send_signal(signal.SIGKILL)
     process.communicate()
     others.finish()
 
-    done = fedpeer(folder, "run", "--once")
-    assert done.returncode == 0, done.stderr
-    logged = [json.loads(line) for line in done.stderr.splitlines() if line.startswith("{")]
+    again = start(folder, "--once")
+    _, log = again.communicate()
+    assert again.returncode == 0, log
+    logged = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
     assert [line["kind"] for line in logged if "kind" in line] == ["settled", "ended"]
     [task] = json.loads(fedpeer(folder, "status", "--json").stdout)["tasks"]
     assert (task["state"], task["rounds"][0]["submitted"]) == ("CLOSED", True)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from coordinator.errors import TaskError
+from coordinator.errors import MarketTaskError
 from mechanism.errors import FieldError
 from mechanism.privacy import Gaussians
 from participant import DeclinedError, Policy, Privacy
@@ -113,7 +113,7 @@ def test_a_policy_keeps_a_participant_out(coordinator: Served, tmp_path: Path) -
 def test_a_task_file_that_cannot_be_opened(
     coordinator: Served, tmp_path: Path, changes: Any, said: str
 ) -> None:
-    with pytest.raises((FieldError, TaskError, ValueError), match=said):
+    with pytest.raises((FieldError, MarketTaskError, ValueError), match=said):
         coordinator.open(**changes)
 
 

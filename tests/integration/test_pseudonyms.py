@@ -11,7 +11,7 @@ from prometheus_client import generate_latest
 from typer.testing import CliRunner
 
 import coordinator.cli as operator_cli
-from coordinator.errors import PayoutError, TaskError
+from coordinator.errors import MarketTaskError, PayoutError
 from coordinator.forgetting import Forgotten
 from fedpeer.v1 import enrolment_pb2, enrolment_pb2_grpc, ledger_pb2, ledger_pb2_grpc
 from participant import IdentityBarredError, NotEnrolledError, Participant, TaskReport
@@ -108,11 +108,13 @@ def test_nothing_that_is_public_says_whose_a_pseudonym_is(tmp_path: Path) -> Non
         assert sum(report.paid_micro for report in reports.values()) > 0
 
         # Forgotten by the owner's name: nobody can link it any more.
-        with pytest.raises(TaskError, match=f"'{names['saint-mary']}' is in good standing"):
+        with pytest.raises(MarketTaskError, match=f"'{names['saint-mary']}' is in good standing"):
             market.operator(lambda o: o.forget("saint-mary"))
-        with pytest.raises(TaskError, match=f"has not enrolled under its own name.*{names['saint-mary']}"):
+        with pytest.raises(
+            MarketTaskError, match=f"has not enrolled under its own name.*{names['saint-mary']}"
+        ):
             market.operator(lambda o: o.reputation("saint-mary"))
-        with pytest.raises(TaskError, match="there is no participant 'saint-mary'"):
+        with pytest.raises(MarketTaskError, match="there is no participant 'saint-mary'"):
             market.operator(lambda o: o.revoke("saint-mary", "as it asked", only=True))
         found = market.operator(lambda o: o.revoke("saint-mary", "as it asked"))
         assert (found.enrolled, found.pseudonyms) == (False, (names["saint-mary"],))
@@ -130,12 +132,12 @@ def test_a_pseudonym_is_made_for_a_task_that_asks_for_it_and_for_no_other(tmp_pa
     with served(tmp_path / "coordinator") as market:
         market.open("plain")
         market.open("task", pseudonyms=True)
-        with pytest.raises(TaskError, match="ask for no pseudonyms"):
+        with pytest.raises(MarketTaskError, match="ask for no pseudonyms"):
             market.operator(lambda o: o.invite("saint-mary", task_id="plain"))
-        with pytest.raises(TaskError, match="there is no task 'other'"):
+        with pytest.raises(MarketTaskError, match="there is no task 'other'"):
             market.operator(lambda o: o.invite("saint-mary", task_id="other"))
         one = market.participant("saint-mary", tmp_path, task_id="task")
-        with pytest.raises(TaskError, match="is a pseudonym itself"):
+        with pytest.raises(MarketTaskError, match="is a pseudonym itself"):
             market.operator(lambda o: o.invite(one.participant_id, task_id="task"))
         with pytest.raises(IdentityBarredError, match="takes no pseudonyms"):
             all_run({one.participant_id: one}, "plain")
@@ -150,7 +152,7 @@ def test_a_pseudonym_is_made_for_a_task_that_asks_for_it_and_for_no_other(tmp_pa
         assert (row.task, row.owner) == ("task", "saint-mary")
         waiting = market.operator(lambda o: o.invite("north-clinic", task_id="task"))
         market.operator(lambda o: o.cancel("task", "the learner withdrew"))
-        with pytest.raises(TaskError, match="takes nobody any more"):
+        with pytest.raises(MarketTaskError, match="takes nobody any more"):
             market.operator(lambda o: o.invite("lakeside", task_id="task"))
         with pytest.raises(NotEnrolledError, match="takes nobody any more"):
             Participant.enroll(
@@ -185,7 +187,7 @@ def test_no_second_name_in_a_task_by_being_forgotten(tmp_path: Path) -> None:
         one.close()
         market.operator(lambda o: o.revoke("saint-mary", "as it asked"))
         for name in ("saint-mary", one.participant_id):
-            with pytest.raises(TaskError, match="could have a second name in it"):
+            with pytest.raises(MarketTaskError, match="could have a second name in it"):
                 market.operator(lambda o, name=name: o.forget(name))  # type: ignore[misc]
         again = market.operator(lambda o: o.invite("saint-mary", task_id="task"))
         assert again.participant_id == one.participant_id

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.clock import ManualClock
-from coordinator.errors import TaskError
+from coordinator.errors import MarketTaskError
 from coordinator.folder import StateFolder
 from fedpeer.audit.sources import open_source
 from fedpeer.protocol.errors import Code
@@ -105,6 +105,6 @@ def test_a_task_whose_rule_needs_evidence_that_cannot_be_had_is_not_opened(tmp_p
     with pytest.raises(FieldError, match=r'recipe.model is .custom.*rule\.name = "paper"'):
         open_task(folder, config)
     config = task_config(tmp_path, rule={"name": "shapley"})
-    with pytest.raises(TaskError, match=r"needs the learner's data.*rule\.name = .paper"):
+    with pytest.raises(MarketTaskError, match=r"needs the learner's data.*rule\.name = .paper"):
         open_task(folder, config)
     assert recorded(folder) == []

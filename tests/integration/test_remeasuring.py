@@ -16,7 +16,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from coordinator.config import TaskConfig
-from coordinator.errors import TaskError
+from coordinator.errors import MarketTaskError
 from coordinator.scoring import RoundStart, Scored, ShadowModels
 from fedpeer.cli.audit import app
 from fedpeer.cli.errors import CommandError
@@ -78,7 +78,7 @@ def test_what_was_measured_honestly_is_confirmed_and_what_was_not_deviates(
     key = tmp_path / "auditor.pem"
     with ExitStack() as resources:
         coordinator = resources.enter_context(LocalCoordinator(tmp_path / "state"))
-        with pytest.raises(TaskError, match="there is no task"):
+        with pytest.raises(MarketTaskError, match="there is no task"):
             coordinator.operator(lambda o: o.order_task_audit("honest", tmp_path / "none"))
         members = {name: resources.enter_context(coordinator.participant(name, tmp_path)) for name in NAMES}
         played(coordinator, members, tmp_path, "honest")
@@ -146,7 +146,7 @@ def test_what_was_measured_honestly_is_confirmed_and_what_was_not_deviates(
         assert "is not among the openings" in str(refused.exception)
         assert not (tmp_path / "refused").exists()
         forged = replace(brought, statement=replace(brought.statement, number=2))
-        with pytest.raises(TaskError, match="not signed by the auditor"):
+        with pytest.raises(MarketTaskError, match="not signed by the auditor"):
             coordinator.operator(lambda o: o.record_remeasurement(forged))
 
         # Measured otherwise than the models are: the ledger verifies all the same, as an auditor too.
@@ -183,5 +183,5 @@ def test_what_was_measured_honestly_is_confirmed_and_what_was_not_deviates(
         # Without what was erased nobody can.
         coordinator.operator(lambda o: o.revoke("cyd", "it wants to be forgotten"))
         coordinator.operator(lambda o: o.forget("cyd"))
-        with pytest.raises(TaskError, match=r"what dishonest/claim/cyd.* commits to is not among"):
+        with pytest.raises(MarketTaskError, match=r"what dishonest/claim/cyd.* commits to is not among"):
             coordinator.operator(lambda o: o.order_task_audit("dishonest", tmp_path / "none"))

@@ -14,7 +14,7 @@ from coordinator.clock import SystemClock
 from fedpeer.protocol.certificates import issue_participant_certificate
 from fedpeer.protocol.limits import CLOCK_SKEW
 from participant import AsyncParticipant, NotEnrolledError, Participant, Task, TrainingRound, Weights
-from participant.identity import StateFolder
+from participant.identity import IdentityFolder
 from participant.service import Service
 from tests.integration.serving import Served, served
 from tests.integration.test_service import config, peers
@@ -58,7 +58,7 @@ class Patient(Task):
     """Trains its first round until its participant has another certificate, then lets the first one expire."""
 
     def __init__(self, state: str) -> None:
-        self.folder = StateFolder(state)
+        self.folder = IdentityFolder(state)
         self.first = self.folder.credentials()
 
     def label_counts(self) -> list[int]:
@@ -79,7 +79,7 @@ def test_a_running_service_renews_its_certificate_and_loses_no_round(
     coordinator_.open("task", schedule={"round_seconds": 36_000, "effort_seconds": 36_000})
     threads = peers(coordinator_, tmp_path, "task")
     state = enrol_briefly(coordinator_, monkeypatch, tmp_path / "ada", BRIEF)
-    first = StateFolder(state).credentials()
+    first = IdentityFolder(state).credentials()
     section = {
         "id": "task",
         "factory": "tests.integration.test_renewal:Patient",
@@ -90,12 +90,12 @@ def test_a_running_service_renews_its_certificate_and_loses_no_round(
         thread.join(60)
     assert report.state == "CLOSED"
     assert [line.receipt is not None for line in report.rounds] == [True, True]
-    renewed = StateFolder(state).credentials()
+    renewed = IdentityFolder(state).credentials()
     assert renewed.key_pem == first.key_pem
     assert renewed.expires - first.expires > timedelta(days=80)
     # The coordinator takes the first one for expired since round 1, so both models came under the second.
     assert clock.now() > first.expires.timestamp()
-    StateFolder(state).write("certificate.pem", first.certificate_pem)
+    IdentityFolder(state).write("certificate.pem", first.certificate_pem)
     with Participant(state, coordinator_.market) as ada, pytest.raises(NotEnrolledError, match="expired"):
         ada.client.tasks()
 

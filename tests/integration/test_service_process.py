@@ -24,6 +24,7 @@ from coordinator.folder import StateFolder
 from fedpeer.__main__ import main
 from fedpeer.protocol.certificates import new_key, signing_request
 from fedpeer.v1 import enrolment_pb2, enrolment_pb2_grpc, market_pb2
+from tests import commands
 from tests.integration.market import Client, model_like, task_config, verified
 
 pytestmark = pytest.mark.long
@@ -48,8 +49,7 @@ samples = 100
 
 
 def fedpeer(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "fedpeer", "coordinator", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    return commands.fedpeer("coordinator", *arguments)
 
 
 def made(folder: Path, *arguments: str) -> dict[str, Any]:

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from fedpeer.learning.tables import read_samples
 from fedpeer.learning.workloads.loading import WorkloadSource
 from fedpeer.protocol.model_file import open_model
 from mechanism.workload import Columns
+from tests.commands import fedpeer
 from tests.integration.test_service_process import serving
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(600)]
@@ -99,11 +99,8 @@ def write_flights(path: Path, counts: tuple[int, ...], seed: int) -> None:
     path.write_text("\n".join(["delay,gate,airline,distance,hour", *rows]) + "\n")
 
 
-def command(*words: str, cwd: Path, **options: Any) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "fedpeer", *words],
-        cwd=cwd, env=environment(), capture_output=True, text=True, timeout=400, check=False, **options,
-    )  # fmt: skip
+def command(*words: str, cwd: Path, given: str = "") -> str:
+    done = fedpeer(*words, folder=cwd, given=given)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -134,7 +131,7 @@ def test_a_market_on_a_table(tmp_path: Path) -> None:
             invited = json.loads(command("coordinator", "invite", name, "--json", *on_state, cwd=operator))
             (folder / "authority.pem").write_text(invited["authority"])
             (folder / "participant.toml").write_text(PARTICIPANT.format(name=name, **addresses))
-            command("participant", "enroll", "--token", "-", cwd=folder, input=invited["token"] + "\n")
+            command("participant", "enroll", "--token", "-", cwd=folder, given=invited["token"] + "\n")
             running[name] = subprocess.Popen(
                 [sys.executable, "-m", "fedpeer", "participant", "run"],
                 cwd=folder, env=environment(), stderr=subprocess.PIPE, text=True,

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.long
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
-#: What makes each small, beside 30 shadows and one round of three participants; and whether it tells classes.
+#: What makes each small, beside 16 shadows and one round of three participants; and whether it tells classes.
 SMALL: dict[str, tuple[str, dict[str, Any], bool]] = {
     "table": ("owner", {"data": {"options": {"size": 1200}}}, True),
     "sklearn_market": ("owner", {"data": {"options": {"size": 1200}}}, True),
@@ -54,7 +54,7 @@ def test_an_example_is_played(name: str, tmp_path: Path, monkeypatch: pytest.Mon
         monkeypatch.setenv("FEDPEER_DATA", str(tmp_path))
     factory, small, classified = SMALL[name]
     changes = dict(read_toml(EXAMPLES / f"{name}.toml"))
-    for section, more in {"evidence": {"shadows": 30}, **small}.items():
+    for section, more in {"evidence": {"shadows": 16}, **small}.items():
         changes[section] = {**changes[section], **more}
     changes["recipe"] = {**changes["recipe"], "samples": small.get("recipe", {}).get("samples", 100)}
     owner = find_task(f"{_file(name)}:{factory}")

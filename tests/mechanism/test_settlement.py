@@ -16,7 +16,7 @@ from mechanism.peers import Draw, round_seed, seed_commitment
 from mechanism.settlement import (
     MICRO,
     Assessment,
-    Settlement,
+    RoundSettlement,
     largest_remainder,
     max_payment_micro,
     peer_payment,
@@ -60,11 +60,11 @@ def drawn(everyone: Sequence[Assessment]) -> Draw:
 
 def settle(
     terms: Terms, everyone: Sequence[Assessment], stakes: Mapping[str, int] | None = None
-) -> Settlement:
+) -> RoundSettlement:
     return settle_round(terms, 1, drawn(everyone), everyone, stakes)
 
 
-def line(settlement: Settlement, name: str) -> object:
+def line(settlement: RoundSettlement, name: str) -> object:
     return next(p for p in settlement.payments if p.participant_id == name)
 
 

@@ -19,7 +19,7 @@ from mechanism.settlement import (
     STAND_INS,
     Assessment,
     Payment,
-    Settlement,
+    RoundSettlement,
     Verdict,
     drawn_peers,
     expected_payments,
@@ -47,11 +47,11 @@ def person(name: str, verified: int | None, claimed: Fraction | None = None, **m
 
 def settle(
     terms: Terms, *people: Assessment, round_: int = 1, stakes: Mapping[str, int] | None = None
-) -> Settlement:
+) -> RoundSettlement:
     return settle_round(terms, round_, drawn(people), people, stakes)
 
 
-def first(settlement: Settlement) -> Payment:
+def first(settlement: RoundSettlement) -> Payment:
     return settlement.payments[0]
 
 

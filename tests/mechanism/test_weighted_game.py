@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mechanism.best_response import BestResponse, best_response
+from mechanism.best_response import OptimalEffort, best_response
 from mechanism.cost import CallableCost, Convexity, LinearCost, PowerCost, over
 from mechanism.effort import ExponentialEffort
 from mechanism.equilibrium import equilibrium, solve
@@ -19,7 +19,7 @@ BOUND, EFFORT = GapBound(20.0, 1.0), ExponentialEffort(0.8, 3.0)
 weights = st.floats(0.05, 1.0)
 
 
-def answer(weight: float = 1.0, fee: float = 0.0, Q: float = 60.0, cost: float = 1.2) -> BestResponse:
+def answer(weight: float = 1.0, fee: float = 0.0, Q: float = 60.0, cost: float = 1.2) -> OptimalEffort:
     return best_response(
         payment=Log(), Q=Q, bound=BOUND, effort=EFFORT, cost=LinearCost(cost), peers=[0.1, 0.3], weight=weight,
         fee=fee,

@@ -28,7 +28,7 @@ from participant.errors import (
     StateError,
     WeightsError,
 )
-from participant.identity import StateFolder
+from participant.identity import IdentityFolder
 from participant.journal import VERSION, Journal
 from participant.model_store import ModelStore, read_weights, write_weights
 from tests.participant.simulated_market import start_weights, terms
@@ -168,8 +168,8 @@ class TestStateFolder:
 
     def enrolled(
         self, path: Path, issued: datetime = NOW, lifetime: timedelta = timedelta(days=90)
-    ) -> StateFolder:
-        folder = StateFolder(path)
+    ) -> IdentityFolder:
+        folder = IdentityFolder(path)
         certificate = issue_participant_certificate(
             self.AUTHORITY, "ada", signing_request("ada", folder.key(create=True)), issued, lifetime
         )
@@ -211,7 +211,7 @@ class TestStateFolder:
         assert credentials.renewal_due <= NOW + timedelta(hours=20)
 
     def test_a_server_certificate_of_the_same_authority_is_no_enrolment(self, tmp_path: Path) -> None:
-        folder = StateFolder(tmp_path / "state")
+        folder = IdentityFolder(tmp_path / "state")
         folder.key(create=True)
         server = issue_server_certificate(self.AUTHORITY, ["localhost"], NOW)
         with pytest.raises(ConfigurationError, match="do not belong together"):

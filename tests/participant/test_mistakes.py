@@ -15,7 +15,7 @@ from participant.effort import BestResponse, Fixed, decision_of, explained, stra
 from participant.endpoint import Endpoint
 from participant.enrolment import EnrolmentRequest
 from participant.errors import ConfigurationError, EffortError, SubmittedError
-from participant.identity import StateFolder
+from participant.identity import IdentityFolder
 from participant.journal import Journal
 from participant.model_store import write_weights
 from tests.participant.simulated_market import SimulatedMarket, start_weights, terms
@@ -109,7 +109,7 @@ def test_a_round_takes_one_model(journal: Journal, tmp_path: Path) -> None:
 
 def test_an_authority_that_is_no_certificate_is_named_before_anything_is_sent(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="the given authority holds no certificate in PEM"):
-        EnrolmentRequest(StateFolder(tmp_path), "ada", "token", b"<html>404</html>")
+        EnrolmentRequest(IdentityFolder(tmp_path), "ada", "token", b"<html>404</html>")
 
 
 def test_an_effort_that_is_missing_is_named_with_its_task(tmp_path: Path) -> None:
@@ -162,9 +162,9 @@ def test_a_folder_around_a_state_folder_is_told_from_one_that_is_not_enrolled(tm
         for name in ("key.pem", "certificate.pem"):
             (outer / place / name).touch()
     with pytest.raises(ConfigurationError) as refused:
-        StateFolder(outer).credentials()
+        IdentityFolder(outer).credentials()
     assert f"{outer / 'more' / 'deep'} and {outer / 'state'} have one: name the state folder itself" in str(
         refused.value
     )
     with pytest.raises(ConfigurationError, match="enrol first"):
-        StateFolder(outer / "more" / "deep" / "none").credentials()
+        IdentityFolder(outer / "more" / "deep" / "none").credentials()

@@ -19,7 +19,7 @@ from fedpeer.audit.sql.ledger_store import SignedLog, SqlLedgerStore
 from mechanism.ledger.accounts import Post, Reserve, Resolve, Transfer
 from mechanism.ledger.appending import Ledger
 from mechanism.ledger.entry import Entry
-from mechanism.ledger.errors import ConflictError, PostingError
+from mechanism.ledger.errors import EntryConflictError, PostingError
 from mechanism.ledger.note import Checkpoint
 from tests.memory_source import KEY
 
@@ -208,8 +208,8 @@ class Simulation:
                     raise Killed
         except Killed:
             return "killed in the transaction"
-        except (ConflictError, PostingError) as error:
-            refusal = "conflict" if isinstance(error, ConflictError) else "refused"
+        except (EntryConflictError, PostingError) as error:
+            refusal = "conflict" if isinstance(error, EntryConflictError) else "refused"
             assert isinstance(expected, str), f"{refusal}, but the model takes it: {batch}"
             return refusal
         assert isinstance(expected, Model), f"taken, but the model says {expected}: {batch}"

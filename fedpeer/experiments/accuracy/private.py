@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpeer.experiments.accuracy.results import Figures, figures
+from fedpeer.experiments.accuracy.results import StartFigures, figures
 from fedpeer.experiments.accuracy.tasks import TASKS
 from fedpeer.experiments.accuracy.trial import Trial
 from fedpeer.experiments.cells import Cell, Record
@@ -126,8 +126,8 @@ class PrivateFigures:
     """
 
     noise_multiplier: str | None
-    terms: Figures
-    own: Figures | None
+    terms: StartFigures
+    own: StartFigures | None
     accuracy: float
     seeds: tuple[int, ...]
 
@@ -207,7 +207,7 @@ def _figures(group: Sequence[tuple[Cell, Record]]) -> PrivateFigures:
     )
 
 
-def _of(records: Sequence[Record], name: str) -> Figures:
+def _of(records: Sequence[Record], name: str) -> StartFigures:
     """Figures of one kind of shadows; nothing is said of costs."""
     free = {"shadow_trainings": 0.0, "measuring_trainings": 0.0}
     return figures(
@@ -225,6 +225,6 @@ def _of(records: Sequence[Record], name: str) -> Figures:
     )
 
 
-def _shown(found: Figures) -> Mapping[str, float]:
+def _shown(found: StartFigures) -> Mapping[str, float]:
     names = ("error", "bias", "rank", "coverage", "half_width", "refused")
     return {name: getattr(found, name) for name in names}

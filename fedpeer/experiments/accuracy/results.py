@@ -29,7 +29,7 @@ _NEAR = 1.2
 
 
 @dataclass(frozen=True)
-class Figures:
+class StartFigures:
     """Of one task, start and number of shadows, over all seeds.
 
     Attributes:
@@ -71,7 +71,7 @@ class AccuracyResult:
             groups.setdefault((cell.parameters["task"], cell.parameters["start"]), []).append((cell, record))
         return groups
 
-    def figures(self) -> dict[tuple[str, str], dict[int, Figures]]:
+    def figures(self) -> dict[tuple[str, str], dict[int, StartFigures]]:
         """By task and start, then by the number of shadows."""
         return {key: _by_count([record for _, record in group]) for key, group in self.groups().items()}
 
@@ -87,22 +87,22 @@ class AccuracyResult:
         }
 
 
-def _by_count(records: Sequence[Record]) -> dict[int, Figures]:
+def _by_count(records: Sequence[Record]) -> dict[int, StartFigures]:
     return {count: figures(records, count) for count in sorted(map(int, records[0]["counts"]))}
 
 
-def shown(by_count: Mapping[int, Figures]) -> int:
+def shown(by_count: Mapping[int, StartFigures]) -> int:
     """The number of shadows that the goals are for, or the largest below it."""
     return max((count for count in by_count if count <= GOAL_SHADOWS), default=min(by_count))
 
 
-def cheapest(by_count: Mapping[int, Figures]) -> int:
+def cheapest(by_count: Mapping[int, StartFigures]) -> int:
     """The fewest shadows whose mean error is within 20 % of the best."""
     best = min(found.error for found in by_count.values())
     return min(count for count, found in by_count.items() if found.error <= _NEAR * best)
 
 
-def figures(records: Sequence[Record], count: int) -> Figures:
+def figures(records: Sequence[Record], count: int) -> StartFigures:
     """Of several seeds of one task and start."""
     measured = [record["counts"][str(count)] for record in records]
     degrees = [np.array(record["degree"]) for record in records]
@@ -115,7 +115,7 @@ def figures(records: Sequence[Record], count: int) -> Figures:
     pairs = list(zip(records, measured, strict=True))
     preparing = [count * record["shadow_trainings"] + each["fitting_trainings"] for record, each in pairs]
     measuring = [record["measuring_trainings"] + each["telling_trainings"] for record, each in pairs]
-    return Figures(
+    return StartFigures(
         error=float(np.abs(estimate - degree).mean()),
         bias=float((estimate - degree).mean()),
         rank=float(spearmanr(estimate, degree).statistic),

@@ -9,7 +9,7 @@
 `run_arena` is the entry; `fedpeer arena` prints what it returns.
 """
 
-from fedpeer.experiments.arena.attacks import ATTACKS, Attack, Entry, Position, attack_named
+from fedpeer.experiments.arena.attacks import ATTACKS, Attack, AttackSubmission, Position, attack_named
 from fedpeer.experiments.arena.results import ArenaResult
 from fedpeer.experiments.arena.rules import RULES
 from fedpeer.experiments.arena.running import run_arena
@@ -21,7 +21,7 @@ __all__ = [
     "ArenaResult",
     "ArenaSetting",
     "Attack",
-    "Entry",
+    "AttackSubmission",
     "Position",
     "attack_named",
     "run_arena",

@@ -15,7 +15,7 @@ import numpy as np
 from fedpeer import extensions
 from fedpeer.evidence.measuring import Ensemble
 from fedpeer.experiments.accuracy.trial import drawn
-from fedpeer.experiments.arena.setting import Population, Rows, Trader
+from fedpeer.experiments.arena.setting import ArenaPopulation, Rows, Trader
 from fedpeer.learning.samples import Samples
 from fedpeer.learning.strata import Codes
 from fedpeer.learning.workloads.protocol import Workload
@@ -32,7 +32,7 @@ _HANDFUL = 2
 
 
 @dataclass(frozen=True)
-class Entry:
+class AttackSubmission:
     """One submission of an attack.
 
     Attributes:
@@ -88,7 +88,7 @@ class Position:
         taken: how many others have each sample of the pool: it collects those first that nobody has.
     """
 
-    population: Population
+    population: ArenaPopulation
     trader: Trader
     others: Sequence[Trader]
     start: Model
@@ -107,8 +107,12 @@ class Position:
         """The degree that full effort would reach, a twentieth of the start's."""
         return self.trader.start.degree / 20
 
-    def alone(self, model: Model | None, claimed: Fraction | None = None, fault: str = "") -> list[Entry]:
-        return [Entry(self.trader.name, model, self.full_effort if claimed is None else claimed, fault)]
+    def alone(
+        self, model: Model | None, claimed: Fraction | None = None, fault: str = ""
+    ) -> list[AttackSubmission]:
+        return [
+            AttackSubmission(self.trader.name, model, self.full_effort if claimed is None else claimed, fault)
+        ]
 
 
 @dataclass(frozen=True)
@@ -123,7 +127,7 @@ class Attack:
     """
 
     name: str
-    play: Callable[[Position], list[Entry]]
+    play: Callable[[Position], list[AttackSubmission]]
     spent: Callable[[Position], float]
     heads: int = 1
     needs_history: bool = False
@@ -223,27 +227,31 @@ def _best_peer(position: Position) -> Model:
     return position.models[position.others[0].name]
 
 
-def _colluders(count: int) -> Callable[[Position], list[Entry]]:
-    def play(position: Position) -> list[Entry]:
+def _colluders(count: int) -> Callable[[Position], list[AttackSubmission]]:
+    def play(position: Position) -> list[AttackSubmission]:
         names = [position.trader.name, *(t.name for t in position.others[-(count - 1) :])]
-        return [Entry(n, position.idle, position.full_effort, head=i) for i, n in enumerate(names)]
+        return [AttackSubmission(n, position.idle, position.full_effort, head=i) for i, n in enumerate(names)]
 
     return play
 
 
-def _sybils(position: Position) -> list[Entry]:
+def _sybils(position: Position) -> list[AttackSubmission]:
     """Three identities with one honest model, lightly disguised."""
     claimed = position.trader.optimal.degree
-    own = [Entry(position.trader.name, position.optimal, claimed)]
+    own = [AttackSubmission(position.trader.name, position.optimal, claimed)]
     extra = [noisy(position, position.optimal, 0.2 * (i + 1)) for i in range(2)]
-    return own + [Entry(f"{position.trader.name}-s{i}", m, claimed, head=None) for i, m in enumerate(extra)]
+    return own + [
+        AttackSubmission(f"{position.trader.name}-s{i}", m, claimed, head=None) for i, m in enumerate(extra)
+    ]
 
 
-def _identities(count: int, share: float, repeated: bool = False) -> Callable[[Position], list[Entry]]:
+def _identities(
+    count: int, share: float, repeated: bool = False
+) -> Callable[[Position], list[AttackSubmission]]:
     """Several identities, each trained on so large a part of one data set of the honest optimum: parts by chance where
     they overlap, else disjoint ones; repeated up to the recipe's number of samples, or as few as they are."""
 
-    def play(position: Position) -> list[Entry]:
+    def play(position: Position) -> list[AttackSubmission]:
         mix = position.trader.optimal
         own = position.population.samples(mix, position.generator, position.taken)
         order = position.generator.permutation(len(own))
@@ -256,13 +264,15 @@ def _identities(count: int, share: float, repeated: bool = False) -> Callable[[P
                 rows = position.generator.permutation(len(own))[:size]
             rows = np.resize(rows, len(own)) if repeated else rows
             name, head = (f"{position.trader.name}-i{i}", None) if i else (position.trader.name, 0)
-            entries.append(Entry(name, _trained(position, own.select(rows)), mix.degree, head=head))
+            entries.append(
+                AttackSubmission(name, _trained(position, own.select(rows)), mix.degree, head=head)
+            )
         return entries
 
     return play
 
 
-def _drop_out(position: Position) -> list[Entry]:
+def _drop_out(position: Position) -> list[AttackSubmission]:
     if position.spoilt_peer:
         return position.alone(None)
     return position.alone(position.optimal, position.trader.optimal.degree)
@@ -273,7 +283,7 @@ def _broken(position: Position) -> Model:
     return {**position.idle, name: np.full_like(position.idle[name], np.nan)}
 
 
-def _over_claim(position: Position) -> list[Entry]:
+def _over_claim(position: Position) -> list[AttackSubmission]:
     degree = position.trader.optimal.degree
     return position.alone(position.optimal, max(Fraction(0), degree - Fraction(3, 10)))
 

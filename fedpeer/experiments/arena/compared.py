@@ -32,7 +32,7 @@ _SAMPLES = 256
 _MEAN, _DEVIATION, _BETA = 25.0, 25.0 / 3, 25.0 / 6
 
 
-class Probe:
+class PartComparison:
     """How models do on one part of D_c, each judged once."""
 
     def __init__(self, task: EvidenceTask, start: Weights, seed: int) -> None:
@@ -49,7 +49,7 @@ class Probe:
         return self._known[digest]
 
 
-def compared_scores(rule: str, probe: Probe, submissions: Sequence[Submission]) -> dict[str, str]:
+def compared_scores(rule: str, probe: PartComparison, submissions: Sequence[Submission]) -> dict[str, str]:
     """Scores over the greatest, below 0 is 0; decimal strings by participant.
 
     Raises:
@@ -63,7 +63,7 @@ def compared_scores(rule: str, probe: Probe, submissions: Sequence[Submission]) 
     return {s.participant_id: f"{share:.6f}" for s, share in zip(submissions, shares, strict=True)}
 
 
-def _kfca(probe: Probe, judged: Sequence[Judged]) -> Array:
+def _kfca(probe: PartComparison, judged: Sequence[Judged]) -> Array:
     """Mean over peers of P(same class | same input) - P(same class | two inputs)."""
     if probe.workload.classes is None:
         raise EvidenceError("the rule kfca pays on classes, and this task's model predicts none")
@@ -78,7 +78,7 @@ def _kfca(probe: Probe, judged: Sequence[Judged]) -> Array:
     return scores
 
 
-def _gauntlet(probe: Probe, judged: Sequence[Judged]) -> Array:
+def _gauntlet(probe: PartComparison, judged: Sequence[Judged]) -> Array:
     """(rating - least rating)^2, of how much each model takes off the loss."""
     gains = np.array([probe.start.losses.mean() - each.losses.mean() for each in judged])
     ratings = _rated(gains)
@@ -99,7 +99,7 @@ def _rated(gains: Array) -> Array:
     return rated
 
 
-def _cramer_von_mises(probe: Probe, judged: Sequence[Judged]) -> Array:
+def _cramer_von_mises(probe: PartComparison, judged: Sequence[Judged]) -> Array:
     """1 less the mean distance over outputs and peers, over that of distributions that do not overlap at all (1/3)."""
     said = [each.losses[:, None] if each.outputs is None else each.outputs for each in judged]
     scores = np.zeros(len(said))
@@ -122,7 +122,7 @@ def _distance(a: Array, b: Array) -> float:
     return float(np.square(of_a - of_b).mean())
 
 
-COMPARED_RULES: Mapping[str, Callable[[Probe, Sequence[Judged]], Array]] = {
+COMPARED_RULES: Mapping[str, Callable[[PartComparison, Sequence[Judged]], Array]] = {
     "kfca": _kfca,
     "gauntlet": _gauntlet,
     "cramer_von_mises": _cramer_von_mises,

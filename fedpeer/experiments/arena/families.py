@@ -28,7 +28,7 @@ import numpy as np
 
 from fedpeer.evidence import tricks as tricking
 from fedpeer.experiments.arena import tricks
-from fedpeer.experiments.arena.attacks import Entry, Model, Position, blended, noisy
+from fedpeer.experiments.arena.attacks import AttackSubmission, Model, Position, blended, noisy
 from fedpeer.experiments.arena.setting import Trader
 from fedpeer.experiments.arena.tricks import Collected
 from fedpeer.experiments.errors import ExperimentError
@@ -73,7 +73,7 @@ class Play:
         made: for each entry what it trains on, where that is other data than its head's.
     """
 
-    entries: Sequence[Entry]
+    entries: Sequence[AttackSubmission]
     spent: float
     honest: Sequence[Collected]
     made: Sequence[Samples] = ()
@@ -142,7 +142,7 @@ def _seed(position: Position) -> int:
 def _alone(
     position: Position, own: Collected, model: Model, values: Values, made: Samples | None = None
 ) -> Play:
-    entry = Entry(position.trader.name, model, _claimed(own, values))
+    entry = AttackSubmission(position.trader.name, model, _claimed(own, values))
     return Play([entry], own.spent, [own], () if made is None else [made])
 
 
@@ -239,7 +239,9 @@ def _identities(position: Position, values: Values) -> Play:
         samples = tricks.jittered(own.samples.select(rows), values["jitter"], position.generator)
         parts.append(samples)
         name, head = _identity(position, i)
-        entries.append(Entry(name, trained(position, samples, values), _claimed(own, values), head=head))
+        entries.append(
+            AttackSubmission(name, trained(position, samples, values), _claimed(own, values), head=head)
+        )
     return Play(entries, own.spent, [own], parts)
 
 
@@ -263,7 +265,7 @@ def _parts(position: Position, values: Values) -> Play:
     for i, model in enumerate(means):
         moved = blended(position.population.workload, means[(i + 1) % count], model, 1 - values["step"])
         name, head = _identity(position, i)
-        entries.append(Entry(name, moved, _claimed(own, values), head=head))
+        entries.append(AttackSubmission(name, moved, _claimed(own, values), head=head))
     return Play(entries, own.spent, [own], parts)
 
 
@@ -282,7 +284,7 @@ def _pooled(position: Position, values: Values) -> Play:
         samples = tricks.jittered(part.samples, values["jitter"], position.generator)
         claimed = noniid_degree(np.bincount(part.codes, minlength=len(own.reference)).tolist(), own.reference)
         claimed *= Fraction(values["claim"])
-        entries.append(Entry(trader.name, trained(position, samples, values), claimed, head=i))
+        entries.append(AttackSubmission(trader.name, trained(position, samples, values), claimed, head=i))
     return Play(entries, own.spent + other.spent, [own, other])
 
 

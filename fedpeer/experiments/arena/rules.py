@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Any
 
 from fedpeer.evidence.assessing import SCORED_RULES, RoundMeasurements
-from fedpeer.experiments.arena.compared import COMPARED_RULES, Probe, compared_scores
+from fedpeer.experiments.arena.compared import COMPARED_RULES, PartComparison, compared_scores
 from fedpeer.experiments.errors import ExperimentError
 from fedpeer.extensions import PAYMENT_RULES, extension
 from fedpeer.protocol.submission import Submission
@@ -22,7 +22,7 @@ from mechanism.settlement import (
     Assessment,
     Outcome,
     PaymentRule,
-    Settlement,
+    RoundSettlement,
     Verdict,
     max_payment_micro,
     settle_round,
@@ -33,7 +33,7 @@ RULES = ("verified", "paper", *SCORED_RULES, *COMPARED_RULES)
 
 
 def assessments_under(
-    rule: str, measurements: RoundMeasurements, submissions: Sequence[Submission], probe: Probe
+    rule: str, measurements: RoundMeasurements, submissions: Sequence[Submission], probe: PartComparison
 ) -> tuple[Assessment, ...]:
     """Assessments of submissions that have been measured, in participant-id order."""
     names = sorted(s.participant_id for s in submissions)
@@ -58,7 +58,7 @@ def assessments_under(
     )
 
 
-def settled(rule: str, terms: Terms, round_: int, draw: Draw, found: Sequence[Assessment]) -> Settlement:
+def settled(rule: str, terms: Terms, round_: int, draw: Draw, found: Sequence[Assessment]) -> RoundSettlement:
     """The settlement of a round under `rule`, everyone having a whole stake at risk."""
     own = _by_score(rule, found) if rule in COMPARED_RULES else None if rule in RULES else own_rule(rule)
     # The penalty of a false claim is part of the rule `verified`: a rule of somebody's own has its own.

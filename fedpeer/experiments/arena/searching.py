@@ -21,11 +21,11 @@ import numpy.typing as npt
 from scipy.optimize import Bounds, differential_evolution
 from scipy.stats import qmc
 
-from fedpeer.experiments.arena.attacks import Entry
+from fedpeer.experiments.arena.attacks import AttackSubmission
 from fedpeer.experiments.arena.families import FAMILIES, Family, Play, trained
 from fedpeer.experiments.arena.results import bootstrap_interval
 from fedpeer.experiments.arena.setting import ArenaSetting, Trader
-from fedpeer.experiments.arena.stage import Outcome, Stage, stages
+from fedpeer.experiments.arena.stage import RuleOutcome, Stage, stages
 from fedpeer.experiments.cells import Cell, CellStore, Record, run_cells
 
 #: Points of a generation; of the first, those around the usual one, and how far off, over each range.
@@ -193,7 +193,7 @@ def _units(family: Family, values: dict[str, float], setting: SearchSetting) -> 
                 names = [e.name for e in play.entries if e.head is not None]
                 honestly = stage.play(
                     [
-                        Entry(name, trained(position, own.samples, {}), own.mix.degree)
+                        AttackSubmission(name, trained(position, own.samples, {}), own.mix.degree)
                         for name, own in zip(names, play.honest, strict=True)
                     ]
                 )
@@ -210,7 +210,7 @@ def _units(family: Family, values: dict[str, float], setting: SearchSetting) -> 
                     )
 
 
-def _utility(outcome: Outcome, play: Play) -> float:
+def _utility(outcome: RuleOutcome, play: Play) -> float:
     return (outcome.earned - play.spent) / len(play.honest)
 
 

@@ -103,7 +103,7 @@ class Trader:
 
 
 @dataclass(frozen=True)
-class Population:
+class ArenaPopulation:
     """A seed's data, traders and terms."""
 
     seed: int
@@ -162,7 +162,7 @@ class Population:
         )
 
 
-def make_population(setting: ArenaSetting, seed: int) -> Population:
+def make_population(setting: ArenaSetting, seed: int) -> ArenaPopulation:
     """The population of one seed."""
     task = TASKS[setting.dataset]
     recipe, parts = task.recipe, task.parts(seed)
@@ -202,7 +202,7 @@ def make_population(setting: ArenaSetting, seed: int) -> Population:
     terms = _terms(reference, recipe, setting, seed, evidence.workload.build(seed))
     pool = parts.pool.select(rows)
     pool_codes = parts.pool_codes[rows]
-    return Population(seed, evidence, pool, pool_codes, test, test_codes, terms, traders, generator)
+    return ArenaPopulation(seed, evidence, pool, pool_codes, test, test_codes, terms, traders, generator)
 
 
 def _held_out(dataset: str, parts: Parts, seed: int) -> tuple[Samples, Codes, int]:

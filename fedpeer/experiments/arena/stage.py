@@ -18,10 +18,10 @@ from fedpeer.evidence.assessing import RoundMeasurements, ShadowEnsemble
 from fedpeer.evidence.measuring import prepare_ensemble
 from fedpeer.evidence.planning import later_shadows
 from fedpeer.evidence.sent import Broadcast
-from fedpeer.experiments.arena.attacks import Entry, Model, OwnEvidence, Position
-from fedpeer.experiments.arena.compared import Probe
+from fedpeer.experiments.arena.attacks import AttackSubmission, Model, OwnEvidence, Position
+from fedpeer.experiments.arena.compared import PartComparison
 from fedpeer.experiments.arena.rules import assessments_under, settled
-from fedpeer.experiments.arena.setting import ArenaSetting, Population, Rows, Trader, make_population
+from fedpeer.experiments.arena.setting import ArenaPopulation, ArenaSetting, Rows, Trader, make_population
 from fedpeer.experiments.errors import ExperimentError
 from fedpeer.learning.mean import weighted_mean
 from fedpeer.learning.models import weights_digest
@@ -29,7 +29,7 @@ from fedpeer.learning.workloads.protocol import train_all
 from fedpeer.protocol.submission import Submission
 from mechanism.evidence import EvidenceModel
 from mechanism.peers import Draw
-from mechanism.settlement import MICRO, Assessment, Settlement
+from mechanism.settlement import MICRO, Assessment, RoundSettlement
 from mechanism.terms import MIN_QUORUM
 
 #: Shadows of an attacker's own evidence, and what its seed is more than the coordinator's.
@@ -37,7 +37,7 @@ _OWN_SHADOWS, _OWN_SEED = 48, 50_000
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RuleOutcome:
     """What entries come to under one rule.
 
     Attributes:
@@ -78,7 +78,7 @@ class Stage:
     def __init__(
         self,
         setting: ArenaSetting,
-        population: Population,
+        population: ArenaPopulation,
         round_: int,
         start: Model,
         broadcasts: Sequence[Broadcast],
@@ -100,8 +100,8 @@ class Stage:
         return self.goodness(list(self.honest.optimal.values()))
 
     @cached_property
-    def _probe(self) -> Probe:
-        return Probe(self.population.evidence, self.start, self.population.seed)
+    def _probe(self) -> PartComparison:
+        return PartComparison(self.population.evidence, self.start, self.population.seed)
 
     @property
     def attackers(self) -> Sequence[Trader]:
@@ -119,7 +119,9 @@ class Stage:
         optimal = {t.name: m for t, m in zip(traders, models, strict=False)}
         idle = {t.name: m for t, m in zip(traders, models[len(traders) :], strict=True)}
         submissions = {
-            t.name: self._measured(self._table, Entry(t.name, optimal[t.name], t.optimal.degree), order=k)
+            t.name: self._measured(
+                self._table, AttackSubmission(t.name, optimal[t.name], t.optimal.degree), order=k
+            )
             for k, t in enumerate(traders)
         }
         chosen = self._selected(list(submissions.values()))
@@ -134,12 +136,12 @@ class Stage:
         """Everyone honest without effort, in a round of their own, in the traders' order."""
         table = self._table.fork(without=self.honest.idle)
         idle = [
-            self._measured(table, Entry(t.name, self.honest.idle[t.name], t.start.degree), order=k)
+            self._measured(table, AttackSubmission(t.name, self.honest.idle[t.name], t.start.degree), order=k)
             for k, t in enumerate(self.population.traders)
         ]
         return assessments_under("verified", table, idle, self._probe)
 
-    def play(self, entries: Sequence[Entry], rules: Sequence[str] = ()) -> dict[str, Outcome]:
+    def play(self, entries: Sequence[AttackSubmission], rules: Sequence[str] = ()) -> dict[str, RuleOutcome]:
         """What the entries come to in the place of the traders whose names they have, by rule."""
         table = self._table.fork(without=[e.name for e in entries])
         attacking = [self._measured(table, e, order=100 + i) for i, e in enumerate(entries) if e.model]
@@ -152,7 +154,7 @@ class Stage:
             found = assessments_under(rule, table, submissions, self._probe)
             income = _incomes(self._settled(rule, found))
             accepted = [a.participant_id for a in found if a.scored and a.multiplier_ppm]
-            outcomes[rule] = Outcome(
+            outcomes[rule] = RuleOutcome(
                 earned=sum(income.get(name, 0.0) for name in sorted(names)),
                 failed=tuple(
                     sorted(
@@ -228,7 +230,7 @@ class Stage:
         median = float(np.median(list(degree.values())))
         return {p.participant_id: any(degree[q] > median for q in p.peers) for p in settlement.payments}
 
-    def _measured(self, table: RoundMeasurements, entry: Entry, order: int) -> Submission:
+    def _measured(self, table: RoundMeasurements, entry: AttackSubmission, order: int) -> Submission:
         """The submission of an entry, which `table` has measured."""
         assert entry.model is not None
         submission = Submission(
@@ -243,7 +245,7 @@ class Stage:
         table.measure(submission)
         return submission
 
-    def _settled(self, rule: str, found: Sequence[Assessment]) -> Settlement:
+    def _settled(self, rule: str, found: Sequence[Assessment]) -> RoundSettlement:
         draw = _draw(f"{self.population.seed} {self.round}", found)
         return settled(rule, self.population.terms, self.round, draw, found)
 
@@ -317,6 +319,6 @@ def _draw(label: str, found: Sequence[Assessment]) -> Draw:
     return Draw(hashlib.sha256(label.encode()).digest(), shares)
 
 
-def _incomes(settlement: Settlement) -> dict[str, float]:
+def _incomes(settlement: RoundSettlement) -> dict[str, float]:
     """What each takes out of a round, credits: paid, less the stake that it loses."""
     return {p.participant_id: (p.paid_micro - p.stake_lost_micro) / MICRO for p in settlement.payments}

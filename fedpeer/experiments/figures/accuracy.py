@@ -30,7 +30,7 @@ from fedpeer.experiments.figures.figure import (
     steps_of,
     tabled,
 )
-from fedpeer.experiments.plots import LINES, Page, by_round, curve
+from fedpeer.experiments.plots import LINES, FigurePage, by_round, curve
 from fedpeer.experiments.populations import Partition
 from fedpeer.experiments.settings import EPOCHS_ONCE, PARTICIPANTS, Settings
 from fedpeer.experiments.statistics import mean_interval
@@ -58,7 +58,7 @@ class AccuracyFigure(Figure):
             cell for epochs in self.epochs for cell in self._peer_cells(settings, epochs).values()
         ]
 
-    def draw(self, settings: Settings, results: Results, page: Page) -> list[Finding]:
+    def draw(self, settings: Settings, results: Results, page: FigurePage) -> list[Finding]:
         return [
             *self._draw_levels(settings, results, page),
             *self._draw_peers(settings, results, page),
@@ -87,7 +87,7 @@ class AccuracyFigure(Figure):
         ]
         return seed_cells(settings, counts, epochs, kind, track=track)
 
-    def _draw_levels(self, settings: Settings, results: Results, page: Page) -> list[Finding]:
+    def _draw_levels(self, settings: Settings, results: Results, page: FigurePage) -> list[Finding]:
         runs = {
             (epochs, level): finished(self._level_cells(settings, level, epochs), results)
             for epochs in self.epochs
@@ -154,7 +154,7 @@ class AccuracyFigure(Figure):
             },
         )
 
-    def _draw_peers(self, settings: Settings, results: Results, page: Page) -> list[Finding]:
+    def _draw_peers(self, settings: Settings, results: Results, page: FigurePage) -> list[Finding]:
         found = {epochs: finished(self._peer_cells(settings, epochs), results) for epochs in self.epochs}
         runs = {epochs: run for epochs, run in found.items() if run}
         if not runs:

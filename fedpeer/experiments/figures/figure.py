@@ -9,7 +9,7 @@ from typing import Any
 
 from fedpeer.experiments.cells import Cell, Record
 from fedpeer.experiments.federation import federation_parameters
-from fedpeer.experiments.plots import Page
+from fedpeer.experiments.plots import FigurePage
 from fedpeer.experiments.priorities import priority
 from fedpeer.experiments.settings import Settings
 from mechanism.gap_bound import GapBound
@@ -71,7 +71,7 @@ class Figure(ABC):
         """What must be computed, most important first by `Cell.priority`."""
 
     @abstractmethod
-    def draw(self, settings: Settings, results: Results, page: Page) -> list[Finding]:
+    def draw(self, settings: Settings, results: Results, page: FigurePage) -> list[Finding]:
         """Draw from the finished cells, which may be fewer than all: an empty list where nothing can be drawn."""
 
 

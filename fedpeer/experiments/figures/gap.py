@@ -26,7 +26,7 @@ from fedpeer.experiments.figures.figure import (
     local_epochs,
     seed_cells,
 )
-from fedpeer.experiments.plots import LINES, Page
+from fedpeer.experiments.plots import LINES, FigurePage
 from fedpeer.experiments.populations import SHARES, at_degrees
 from fedpeer.experiments.settings import EPOCHS, EPOCHS_ONCE, PARTICIPANTS, Settings
 from fedpeer.learning.partition import uniform_reference
@@ -73,7 +73,7 @@ class GapFigure(Figure):
     def cells(self, settings: Settings) -> list[Cell]:
         return [cell for epochs in (EPOCHS, EPOCHS_ONCE) for cell in spread_cells(settings, epochs).values()]
 
-    def draw(self, settings: Settings, results: Results, page: Page) -> list[Finding]:
+    def draw(self, settings: Settings, results: Results, page: FigurePage) -> list[Finding]:
         found = {e: finished(spread_cells(settings, e), results) for e in (EPOCHS, EPOCHS_ONCE)}
         runs = {epochs: run for epochs, run in found.items() if run}
         if not runs:

@@ -13,7 +13,7 @@ import numpy as np
 from fedpeer.experiments.cells import Cell, Record
 from fedpeer.experiments.data import generator
 from fedpeer.experiments.figures.figure import Figure, Finding, Results, finished, seed_cells, series, tabled
-from fedpeer.experiments.plots import LINES, Page, by_round, curve
+from fedpeer.experiments.plots import LINES, FigurePage, by_round, curve
 from fedpeer.experiments.populations import SHARES
 from fedpeer.experiments.settings import EPOCHS, PARTICIPANTS, Settings
 from mechanism.gap_bound import GapBound
@@ -40,7 +40,7 @@ class GradientFigure(Figure):
         # One training shows it, two show that it is no accident.
         return seed_cells(settings, counts, EPOCHS, "gradients", kind="gradients", most=2, track=shown)
 
-    def draw(self, settings: Settings, results: Results, page: Page) -> list[Finding]:
+    def draw(self, settings: Settings, results: Results, page: FigurePage) -> list[Finding]:
         runs = finished(self._cells(settings), results)
         if not runs:
             return []

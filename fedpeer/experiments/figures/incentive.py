@@ -23,7 +23,7 @@ from fedpeer.experiments.cells import Cell, Record
 from fedpeer.experiments.figures.figure import Figure, Finding, Results, finished, seed_cells, series, tabled
 from fedpeer.experiments.game import START, costs, play
 from fedpeer.experiments.learner import best_offer
-from fedpeer.experiments.plots import LINES, Page, by_round, curve
+from fedpeer.experiments.plots import LINES, FigurePage, by_round, curve
 from fedpeer.experiments.populations import SHARES, at_degree
 from fedpeer.experiments.settings import EPOCHS, PARTICIPANTS, Settings
 from fedpeer.experiments.statistics import Interval, mean_interval
@@ -40,7 +40,7 @@ class IncentiveFigure(Figure):
     def cells(self, settings: Settings) -> list[Cell]:
         return [cell for arm in ARMS for cell in self._arm(settings, arm).values()]
 
-    def draw(self, settings: Settings, results: Results, page: Page) -> list[Finding]:
+    def draw(self, settings: Settings, results: Results, page: FigurePage) -> list[Finding]:
         runs = {arm: finished(self._arm(settings, arm), results) for arm in ARMS}
         if not all(runs.values()):
             return []

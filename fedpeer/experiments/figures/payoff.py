@@ -8,7 +8,7 @@ from fedpeer.experiments.cells import Cell
 from fedpeer.experiments.figures.figure import Figure, Finding, Results
 from fedpeer.experiments.game import population_game
 from fedpeer.experiments.learner import LEARNER, PAYMENTS, best_offer, offers
-from fedpeer.experiments.plots import LINES, Page
+from fedpeer.experiments.plots import LINES, FigurePage
 from fedpeer.experiments.populations import SHARES
 from fedpeer.experiments.settings import Settings
 from mechanism.game import Side
@@ -29,7 +29,7 @@ class PayoffFigure(Figure):
         del settings  # calculated when drawn: seconds
         return []
 
-    def draw(self, settings: Settings, results: Results, page: Page) -> list[Finding]:
+    def draw(self, settings: Settings, results: Results, page: FigurePage) -> list[Finding]:
         del settings, results
         page.table(
             ("payment", "equilibrium", "Q", "payoff", "feasible", "best", "mean_degree", "paid_a_round",

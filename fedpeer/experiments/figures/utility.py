@@ -20,14 +20,14 @@ from fedpeer.experiments.figures.figure import Figure, Finding, Results
 from fedpeer.experiments.game import (
     DEVIATIONS,
     START,
-    Play,
+    SolvedGame,
     costs,
     deviation_degrees,
     deviation_utilities,
     exact,
     play,
 )
-from fedpeer.experiments.plots import LINES, Page, by_round
+from fedpeer.experiments.plots import LINES, FigurePage, by_round
 from fedpeer.experiments.populations import Partition, at_degree
 from fedpeer.experiments.settings import PARTICIPANTS, Settings
 from fedpeer.experiments.settlements import settlement_parameters
@@ -83,7 +83,7 @@ class UtilityFigure(Figure):
             cell(self._deviating(settings), DEVIATION_ROUNDS, repetitions, 1),
         ]
 
-    def draw(self, settings: Settings, results: Results, page: Page) -> list[Finding]:
+    def draw(self, settings: Settings, results: Results, page: FigurePage) -> list[Finding]:
         cells = self.cells(settings)
         if any(cell.key not in results for cell in cells):
             return []
@@ -113,7 +113,9 @@ class UtilityFigure(Figure):
         return populations
 
 
-def _tables(page: Page, chosen: Play, over_rounds: Array, measured: list[tuple[Interval, Interval]]) -> None:
+def _tables(
+    page: FigurePage, chosen: SolvedGame, over_rounds: Array, measured: list[tuple[Interval, Interval]]
+) -> None:
     found = chosen.equilibrium
     page.table(
         ("participant", "effort", "degree", "cost", "expected_utility"),
@@ -139,7 +141,7 @@ def _tables(page: Page, chosen: Play, over_rounds: Array, measured: list[tuple[I
 
 
 def _draw_deviation(
-    axes: Axes, chosen: Play, measured: list[tuple[Interval, Interval]], repetitions: int
+    axes: Axes, chosen: SolvedGame, measured: list[tuple[Interval, Interval]], repetitions: int
 ) -> None:
     found, game = chosen.equilibrium, chosen.game
     fine = np.linspace(0.0, 1.0, 201)
@@ -185,7 +187,7 @@ def _by_simulation(deviation: Array) -> Finding:
     )
 
 
-def _draw_rounds(axes: Axes, chosen: Play, utility: Array, shown: list[int]) -> None:
+def _draw_rounds(axes: Axes, chosen: SolvedGame, utility: Array, shown: list[int]) -> None:
     rounds = range(1, len(utility) + 1)
     for line, k in zip(LINES, shown, strict=False):
         label = f"$k$ = {k}, $e_k$ = {chosen.equilibrium.effort[k]:.2f}"
@@ -238,7 +240,7 @@ def _trend(over_rounds: Array) -> Finding:
     )
 
 
-def _by_calculation(chosen: Play) -> Finding:
+def _by_calculation(chosen: SolvedGame) -> Finding:
     """The largest gain of any participant at any of the efforts."""
     found = chosen.equilibrium
     gains = [

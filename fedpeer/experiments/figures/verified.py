@@ -11,7 +11,7 @@ from scipy import stats
 from fedpeer.experiments.cells import Cell, Record
 from fedpeer.experiments.figures.figure import Figure, Finding, Results, finished, seed_cells
 from fedpeer.experiments.figures.gap import spread_counts
-from fedpeer.experiments.plots import LINES, Page
+from fedpeer.experiments.plots import LINES, FigurePage
 from fedpeer.experiments.settings import EPOCHS, Settings
 
 #: Shadow models a round: the service's default, and with --quick.
@@ -34,7 +34,7 @@ class VerifiedFigure(Figure):
         counts = spread_counts(settings)
         return seed_cells(settings, counts, EPOCHS, "verified", kind="verified", most=2, more=extra)
 
-    def draw(self, settings: Settings, results: Results, page: Page) -> list[Finding]:
+    def draw(self, settings: Settings, results: Results, page: FigurePage) -> list[Finding]:
         runs = finished(self._cells(settings), results)
         if not runs:
             return []

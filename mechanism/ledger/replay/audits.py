@@ -20,12 +20,12 @@ from mechanism.ledger.entry import Entry
 from mechanism.ledger.replay.comparing import Wrong, alike, same
 from mechanism.ledger.replay.forms import check_findings
 from mechanism.ledger.replay.keys import check_standing
-from mechanism.ledger.replay.world import Audited, Task, World, moment
-from mechanism.settlement import MICRO, Settlement
+from mechanism.ledger.replay.world import Audited, TaskState, World, moment
+from mechanism.settlement import MICRO, RoundSettlement
 from mechanism.statements import AuditStatement, RemeasurementStatement, signature_holds
 
 
-def begin(task: Task, settlement: Settlement) -> None:
+def begin(task: TaskState, settlement: RoundSettlement) -> None:
     """Opens the audits of a round that is being settled; the time runs from SETTLED."""
     terms, current = task.terms.audit, task.round
     if terms is None:
@@ -44,7 +44,7 @@ def begin(task: Task, settlement: Settlement) -> None:
             )
 
 
-def started(task: Task, at: int) -> None:
+def started(task: TaskState, at: int) -> None:
     """The round is settled: its audits are awaited from `at` on."""
     for (number, _), audited in task.audits.items():
         if number == task.round.number:
@@ -97,7 +97,7 @@ def _check_in_clear(audited: Audited, logged: AuditVerdict) -> None:
 
 def _opened(
     world: World,
-    task: Task,
+    task: TaskState,
     audited: Audited,
     place: tuple[int, str, int],
     logged: AuditVerdict,
@@ -206,7 +206,7 @@ def _unmeasurable(world: World, name: str) -> str:
     return "has no terms"
 
 
-def left_held(world: World, task: Task) -> list[Entry]:
+def left_held(world: World, task: TaskState) -> list[Entry]:
     """What becomes of all that is held, when the task ends."""
     if task.terms.audit is None:
         return []
@@ -215,26 +215,26 @@ def left_held(world: World, task: Task) -> list[Entry]:
     return events.held_entries(task.terms, helds, stakes, task.convicted)
 
 
-def _convict(task: Task, round_: int, name: str) -> None:
+def _convict(task: TaskState, round_: int, name: str) -> None:
     del task.audits[round_, name]
     task.convicted.add(name)
 
 
-def _task(world: World, body: Mapping[str, Any]) -> tuple[Task, Audit]:
+def _task(world: World, body: Mapping[str, Any]) -> tuple[TaskState, Audit]:
     task = world.task(body["task_id"])
     if task.terms.audit is None:
         raise Wrong("an audit in a task whose terms have none")
     return task, task.terms.audit
 
 
-def _pending(task: Task, round_: Any, name: Any) -> Audited:
+def _pending(task: TaskState, round_: Any, name: Any) -> Audited:
     audited = task.audits.get((round_, name))
     if audited is None or audited.since is None:
         raise Wrong(f"no audit of {name!r:.80} for round {round_!r:.20} is pending")
     return audited
 
 
-def _check_time(task: Task, audited: Audited, at: str, seconds: int, *, over: bool) -> None:
+def _check_time(task: TaskState, audited: Audited, at: str, seconds: int, *, over: bool) -> None:
     """That `at` is not before anything that it follows, and within the time, or not within it."""
     task.waited(at)
     assert audited.since is not None

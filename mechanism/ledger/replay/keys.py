@@ -14,7 +14,7 @@ from mechanism.ledger.key_history import extended, fingerprint
 from mechanism.ledger.note import VerificationKey
 from mechanism.ledger.replay.comparing import Wrong, same
 from mechanism.ledger.replay.forms import check_owner
-from mechanism.ledger.replay.world import Revoked, World
+from mechanism.ledger.replay.world import RevokedKey, World
 from mechanism.lifecycle import State
 from mechanism.statements import Statement, signature_holds
 from mechanism.terms import identifier
@@ -65,7 +65,7 @@ def revocation(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
         raise Wrong(f"{name} has no key {mark} to revoke")
     same(entry, events.revocation(name, key, body["reason"]))
     _extend(world, entry)
-    world.revoked[mark] = Revoked(name, key, world.counts.entries)
+    world.revoked[mark] = RevokedKey(name, key, world.counts.entries)
 
 
 def log_key(world: World, entry: Entry, body: Mapping[str, Any]) -> None:

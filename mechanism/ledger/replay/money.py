@@ -11,10 +11,10 @@ from mechanism.ledger.replay import audits
 from mechanism.ledger.replay.comparing import Wrong, same
 from mechanism.ledger.replay.forms import check_counts
 from mechanism.ledger.replay.keys import check_standing
-from mechanism.ledger.replay.world import Awarding, Disputable, Task, World
+from mechanism.ledger.replay.world import Awarding, Disputable, TaskState, World
 from mechanism.lifecycle import State
 from mechanism.peers import Draw, check_round_seed
-from mechanism.settlement import Settlement, max_payment_micro
+from mechanism.settlement import RoundSettlement, max_payment_micro
 from mechanism.terms import Terms
 
 
@@ -115,7 +115,7 @@ def award(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
     _go_on(world, task)
 
 
-def _check_award(world: World, task: Task, name: str, about: Disputable, micro: int) -> None:
+def _check_award(world: World, task: TaskState, name: str, about: Disputable, micro: int) -> None:
     """That a participant is awarded what its dispute gives, where that is opened."""
     world.counts.reviews += 1
     if about.subject is None:
@@ -126,7 +126,7 @@ def _check_award(world: World, task: Task, name: str, about: Disputable, micro: 
         raise Wrong(f"{name} is awarded {micro} micro-credits; its dispute gives {due}")
 
 
-def _go_on(world: World, task: Task) -> None:
+def _go_on(world: World, task: TaskState) -> None:
     """What comes after awards: further ones of the round, those of the next round, then the rest of the end."""
     awarding, ends = task.awarding, [task.state_id(state) for state in (State.CLOSED, State.CANCELLED)]
     assert awarding is not None
@@ -154,7 +154,7 @@ def ending(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
     world.begin_with(entry, task.id, "end", _left_over(world, task), *ends)
 
 
-def first_of_end(world: World, task: Task) -> str | None:
+def first_of_end(world: World, task: TaskState) -> str | None:
     """Id of the entry that must stand before the task's last transition; None where nothing must."""
     if task.kept:
         return events.awards_id(task.id, min(task.kept))
@@ -162,7 +162,7 @@ def first_of_end(world: World, task: Task) -> str | None:
     return left[0].id if left else None
 
 
-def _left_over(world: World, task: Task) -> list[Entry]:
+def _left_over(world: World, task: TaskState) -> list[Entry]:
     """Refunds and stakes that stand before the task's last transition, once the disputes have ended."""
     stakes = {name: world.book.holds(stake(task.id, name)) for name in task.claims}
     *left, _ = events.ending_entries(
@@ -183,7 +183,7 @@ def most_of_round(terms: Terms) -> int:
     return max_payment_micro(terms.Q, terms.upsilon, terms.payment.exact)
 
 
-def _disputable(task: Task, settlement: Settlement) -> dict[str, Disputable]:
+def _disputable(task: TaskState, settlement: RoundSettlement) -> dict[str, Disputable]:
     verdicts, opened = task.round.verdicts, task.round.assessments
     return {
         line.participant_id: Disputable(

@@ -7,7 +7,7 @@ from fractions import Fraction
 from mechanism.coverage import one_share
 from mechanism.evidence import KEPT_BROADCASTS
 from mechanism.ledger.replay.comparing import Wrong
-from mechanism.ledger.replay.world import Task
+from mechanism.ledger.replay.world import TaskState
 from mechanism.lifecycle import needs_evidence
 from mechanism.settlement import MICRO, Outcome, in_micro
 
@@ -19,7 +19,7 @@ SCORED = ("overlap", "samples", "contribution", "claim")
 _HALF = int(one_share(Fraction(2)) * MICRO)
 
 
-def check_in_clear(task: Task, outcome: Outcome) -> None:
+def check_in_clear(task: TaskState, outcome: Outcome) -> None:
     """That an outcome is about the model that was sent, and fits its own verdicts.
 
     Raises:
@@ -65,7 +65,7 @@ def check_in_clear(task: Task, outcome: Outcome) -> None:
         raise Wrong(f"{name} pays a penalty of {outcome.penalty_micro}; the terms allow at most {most}")
 
 
-def check_together(task: Task, outcomes: Mapping[str, Outcome]) -> None:
+def check_together(task: TaskState, outcomes: Mapping[str, Outcome]) -> None:
     """That clusters are of two or more, named after their first, and that copies are treated as such.
 
     Raises:

@@ -7,7 +7,7 @@ from mechanism.ledger import entries as events
 from mechanism.ledger.accounts import payable
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.replay.comparing import Wrong, same, same_parts
-from mechanism.ledger.replay.world import Run, World, moment
+from mechanism.ledger.replay.world import PayoutState, World, moment
 from mechanism.terms import Terms, identifier
 
 
@@ -39,7 +39,7 @@ def payout(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
             raise Wrong(f"run {number} begins before run {world.run.number} is confirmed or withdrawn")
         if number != world.runs + 1:
             raise Wrong(f"run {number} follows run {world.runs}")
-        world.runs, world.run = number, Run(number, moment(at))
+        world.runs, world.run = number, PayoutState(number, moment(at))
     run, price = world.run, world.price
     if price is None or run is None:
         raise Wrong("a payout where no terms have a price")
@@ -86,7 +86,7 @@ def payout_return(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
     _check_at(run, body["at"], advance=False)
 
 
-def _check_at(run: Run, at: str, *, advance: bool = True) -> None:
+def _check_at(run: PayoutState, at: str, *, advance: bool = True) -> None:
     """That a run's times do not go back; `advance`: `at` is the last of them."""
     now = moment(at)
     if now < run.at:

@@ -11,7 +11,7 @@ from mechanism.ledger.entry import Entry
 from mechanism.ledger.replay.comparing import Wrong, alike, difference_of, same, same_parts
 from mechanism.ledger.replay.forms import check_opening, check_outcome
 from mechanism.ledger.replay.outcomes import check_in_clear, check_together
-from mechanism.ledger.replay.world import Computed, Task, World, moment
+from mechanism.ledger.replay.world import Computed, TaskState, World, moment
 from mechanism.lifecycle import State, check_quorum, needs_evidence
 from mechanism.settlement import MICRO, PLAIN_DECIMAL, Assessment, Outcome, outcome_of
 from mechanism.unmeasured import as_claimed, missing
@@ -118,13 +118,13 @@ def aggregation(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
     world.begin(task.id, "settlement", [], task.state_id(State.SETTLED))
 
 
-def _check_closed(task: Task, what: str) -> None:
+def _check_closed(task: TaskState, what: str) -> None:
     """That what a round is judged on is complete."""
     if task.state is not State.TRAINING or not task.round.closed:
         raise Wrong(f"{what} in {task.state}; expected in TRAINING, once the round is closed")
 
 
-def _model(task: Task, shadows: Mapping[str, Any], record: Any) -> EvidenceModel:
+def _model(task: TaskState, shadows: Mapping[str, Any], record: Any) -> EvidenceModel:
     """The opened evidence of a round, seen to be about it."""
     model = EvidenceModel.from_record(record)
     if not alike(model.record(), record):
@@ -135,7 +135,7 @@ def _model(task: Task, shadows: Mapping[str, Any], record: Any) -> EvidenceModel
     return model
 
 
-def _computed(world: World, task: Task, model: EvidenceModel) -> dict[str, Computed]:
+def _computed(world: World, task: TaskState, model: EvidenceModel) -> dict[str, Computed]:
     """What a round's opened evidence gives of the models in time, as far as their measurements are opened."""
     found = []
     for name in sorted(task.round.models):
@@ -158,7 +158,7 @@ def _computed(world: World, task: Task, model: EvidenceModel) -> dict[str, Compu
     return {assessment.participant_id: Computed(assessment, whole) for assessment in judged}
 
 
-def _check_opened(task: Task, outcome: Outcome, opening: Mapping[str, Any]) -> None:
+def _check_opened(task: TaskState, outcome: Outcome, opening: Mapping[str, Any]) -> None:
     """That an opened assessment is what its ground gives, and the outcome in clear what the assessment gives."""
     name, current = outcome.participant_id, task.round
     check_opening(opening, "assessment", perhaps="measurement")
@@ -202,7 +202,7 @@ def _alone(assessment: Assessment) -> Assessment:
     return replace(assessment, cluster=None, holders_micro=MICRO, verdicts=verdicts)
 
 
-def _check_shadows(world: World, task: Task, shadows: Mapping[str, Any]) -> None:
+def _check_shadows(world: World, task: TaskState, shadows: Mapping[str, Any]) -> None:
     """That the shadow models which the evidence rests on can be this round's."""
     start = task.round.start
     if shadows["shadows"] < 1 or not 0 <= shadows["carried"] <= task.shadows:
@@ -215,7 +215,7 @@ def _check_shadows(world: World, task: Task, shadows: Mapping[str, Any]) -> None
     task.shadows += shadows["shadows"]
 
 
-def _check_ground(task: Task, model: EvidenceModel) -> None:
+def _check_ground(task: TaskState, model: EvidenceModel) -> None:
     """That what the submissions are measured against is this round's."""
     if model.round != task.round.number:
         raise Wrong(f"the evidence is of round {model.round}")
@@ -227,7 +227,7 @@ def _check_ground(task: Task, model: EvidenceModel) -> None:
         raise Wrong("the evidence is about another model than the one that the round began from")
 
 
-def _measurement(task: Task, name: str, record: Any) -> Measurement:
+def _measurement(task: TaskState, name: str, record: Any) -> Measurement:
     """An opened measurement, seen to be of what its participant signed, as far as that is opened."""
     measurement = Measurement.from_record(record)
     if not alike(measurement.record(), record):

@@ -7,7 +7,7 @@ from mechanism.ledger import entries as events
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.replay.comparing import Wrong, same
 from mechanism.ledger.replay.keys import check_signature, check_standing
-from mechanism.ledger.replay.world import Claim, Model, Task, World
+from mechanism.ledger.replay.world import Claim, Model, TaskState, World
 from mechanism.lifecycle import State
 from mechanism.peers import share_fits
 from mechanism.statements import ClaimOpening, ClaimStatement, ModelOpening, ModelStatement
@@ -117,13 +117,13 @@ def _check_share(claim: Claim, name: str, round_: int, share: bytes) -> None:
         claim.share, claim.share_round = share, round_
 
 
-def _check_statement(task: Task, statement: ClaimStatement | ModelStatement) -> None:
+def _check_statement(task: TaskState, statement: ClaimStatement | ModelStatement) -> None:
     if statement.terms_digest != task.terms.digest:
         raise Wrong("the statement is about other terms than the task's")
     _take_submission(task, statement.participant_id, statement.submission_id)
 
 
-def _take_submission(task: Task, name: str, submission_id: str) -> None:
+def _take_submission(task: TaskState, name: str, submission_id: str) -> None:
     submission = f"{name}/{submission_id}"
     if submission in task.submissions:
         raise Wrong(f"the submission id {submission} was used before")

@@ -10,7 +10,7 @@ from mechanism.ledger.replay import audits
 from mechanism.ledger.replay.comparing import Wrong, same, same_parts
 from mechanism.ledger.replay.money import check_fresh_seed, first_of_end
 from mechanism.ledger.replay.payouts import check_price
-from mechanism.ledger.replay.world import Measured, Round, Task, World, moment
+from mechanism.ledger.replay.world import Remeasurement, RoundState, TaskState, World, moment
 from mechanism.lifecycle import State, check_step
 from mechanism.settlement import least_budget_micro
 from mechanism.terms import MAX_ROUNDS, Terms
@@ -61,8 +61,8 @@ def _publish(world: World, published: Terms) -> None:
     check_price(world, published)
     check_fresh_seed(world, published.seed_commitment)
     auditor = published.measured_by
-    measured = Measured(published.digest, auditor) if auditor else None
-    task = Task(published, published.seed_commitment, Round(0, published.initial_model), measured)
+    measured = Remeasurement(published.digest, auditor) if auditor else None
+    task = TaskState(published, published.seed_commitment, RoundState(0, published.initial_model), measured)
     rounds = range(1, schedule.rounds + 1)
     task.unresolved.update(rounds)
     world.tasks[name] = task
@@ -98,7 +98,7 @@ def transition(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
         task.floors.append(max([task.floors[-1], *(sent.sequence for sent in last.models.values())]))
         if last.number:
             task.starts.append(last.start)
-        task.round = Round(number, last.result or last.start)
+        task.round = RoundState(number, last.result or last.start)
     elif state.final:
         del world.tasks[task.id]
         world.ended.add(task.id)
@@ -143,7 +143,7 @@ def selection(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
     world.begin(task.id, "selection", [], task.state_id(State.SELECTED))
 
 
-def _check_not_cut_short(task: Task, state: State, waited: float) -> None:
+def _check_not_cut_short(task: TaskState, state: State, waited: float) -> None:
     """That claims and disputes were taken for as long as the terms say."""
     schedule, places = task.terms.schedule, len(task.selected)
     if state is State.SELECTED and waited < schedule.effort_seconds and places < schedule.capacity:

@@ -118,7 +118,7 @@ class Audited:
 
 
 @dataclass(slots=True)
-class Measured:
+class Remeasurement:
     """What an auditor may measure again of a task, and what was said of that.
 
     Attributes:
@@ -142,7 +142,7 @@ class Measured:
 
 
 @dataclass(slots=True)
-class Round:
+class RoundState:
     """What has been logged of one round.
 
     Attributes:
@@ -171,7 +171,7 @@ class Round:
 
 
 @dataclass(slots=True)
-class Task:
+class TaskState:
     """An open task.
 
     Attributes:
@@ -197,8 +197,8 @@ class Task:
 
     terms: Terms
     seed: bytes
-    round: Round
-    measured: Measured | None = None
+    round: RoundState
+    measured: Remeasurement | None = None
     owners: dict[str, str] = field(default_factory=dict)
     starts: list[bytes] = field(default_factory=list)
     floors: list[int] = field(default_factory=lambda: [0])
@@ -244,7 +244,7 @@ class Task:
 
 
 @dataclass(slots=True)
-class Run:
+class PayoutState:
     """A payout run.
 
     Attributes:
@@ -264,7 +264,7 @@ class Run:
 
 
 @dataclass(slots=True)
-class Transaction:
+class PendingTransaction:
     """Entries that a coordinator writes together, begun and not yet complete.
 
     Attributes:
@@ -314,7 +314,7 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
-class Revoked:
+class RevokedKey:
     """A revoked key: whose it was, and the entry that revoked it."""
 
     owner: str
@@ -357,18 +357,18 @@ class World:
     own: dict[str, dict[str, bool]] = field(default_factory=dict)
     book: Book = field(default_factory=Book)
     counts: Counts = field(default_factory=Counts)
-    tasks: dict[str, Task] = field(default_factory=dict)
+    tasks: dict[str, TaskState] = field(default_factory=dict)
     ended: set[str] = field(default_factory=set)
     retained: dict[str, int] = field(default_factory=dict)
-    measured: dict[str, Measured] = field(default_factory=dict)
+    measured: dict[str, Remeasurement] = field(default_factory=dict)
     remeasured: dict[str, RemeasurementStatement] = field(default_factory=dict)
     pseudonyms: dict[str, str] = field(default_factory=dict)
     pieces: list[Entry] = field(default_factory=list)
-    transaction: Transaction | None = None
+    transaction: PendingTransaction | None = None
     keys: dict[str, dict[str, ec.EllipticCurvePublicKey]] = field(default_factory=dict)
     enrolled: set[str] = field(default_factory=set)
     owners: dict[str, str] = field(default_factory=dict)
-    revoked: dict[str, Revoked] = field(default_factory=dict)
+    revoked: dict[str, RevokedKey] = field(default_factory=dict)
     key_history: bytes = NO_KEYS
     log_keys: list[str] = field(default_factory=list)
     seeds: set[bytes] = field(default_factory=set)
@@ -376,10 +376,10 @@ class World:
     price: Price | None = None
     funded: set[str] = field(default_factory=set)
     runs: int = 0
-    run: Run | None = None
-    confirmed: dict[int, Run] = field(default_factory=dict)
+    run: PayoutState | None = None
+    confirmed: dict[int, PayoutState] = field(default_factory=dict)
 
-    def task(self, name: str) -> Task:
+    def task(self, name: str) -> TaskState:
         """The open task of that name."""
         task = self.tasks.get(name)
         if task is None:
@@ -389,7 +389,7 @@ class World:
 
     def begin(self, task_id: str, what: str, expected: Iterable[Entry], *then: str) -> None:
         """What comes next: `expected` in order, and after them the entry with one of the ids `then`."""
-        self.transaction = Transaction(task_id, what, deque(expected), then)
+        self.transaction = PendingTransaction(task_id, what, deque(expected), then)
 
     def begin_with(
         self, entry: Entry, task_id: str, what: str, expected: Sequence[Entry], *then: str
@@ -401,7 +401,7 @@ class World:
         self.count(entry)
         self.begin(task_id, what, expected[1:], *then)
 
-    def part(self, entry: Entry, task: Task | Run, what: str, prefix: str) -> bool:
+    def part(self, entry: Entry, task: TaskState | PayoutState, what: str, prefix: str) -> bool:
         """Takes one of the parts of a selection, a closing, evidence or a run.
 
         Returns:

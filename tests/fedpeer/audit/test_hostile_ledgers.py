@@ -323,20 +323,38 @@ def test_what_cannot_be_a_path_is_no_ledger(honest: Path) -> None:
 # SQLite
 
 
-def altered(path: Path, *statements: str) -> Path:
-    """The database with its rules taken off and statements run, as the maker of such a file would."""
-    connection = sqlite3.connect(path)
-    for (trigger,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
-        connection.execute(f"DROP TRIGGER {trigger}")
-    query = "SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'ledger%'"
-    for (table,) in connection.execute(query).fetchall():
-        connection.execute(f"CREATE TABLE copied AS SELECT * FROM {table}")
-        connection.execute(f"DROP TABLE {table}")
-        connection.execute(f"ALTER TABLE copied RENAME TO {table}")
-    for statement in statements:
-        connection.execute(statement)
-    connection.commit()
+@pytest.fixture(scope="module")
+def ruleless(honest: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The honest database with its rules taken off, as the maker of a hostile one begins."""
+    path = tmp_path_factory.mktemp("ruleless") / "l.db"
+    shutil.copy(honest / "l.db", path)
+    with writing(path) as connection:
+        rules = connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall()
+        for (trigger,) in rules:
+            connection.execute(f"DROP TRIGGER {trigger}")
+        query = "SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'ledger%'"
+        for (table,) in connection.execute(query).fetchall():
+            connection.execute(f"CREATE TABLE copied AS SELECT * FROM {table}")
+            connection.execute(f"DROP TABLE {table}")
+            connection.execute(f"ALTER TABLE copied RENAME TO {table}")
+    return path
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[sqlite3.Connection]:
+    """A connection that waits for no disk."""
+    connection = sqlite3.connect(path, isolation_level=None)
+    connection.execute("PRAGMA synchronous = OFF")
+    yield connection
     connection.close()
+
+
+def altered(ruleless: Path, path: Path, *statements: str) -> Path:
+    """A copy at `path` in which statements have run."""
+    shutil.copy(ruleless, path)
+    with writing(path) as connection:
+        for statement in statements:
+            connection.execute(statement)
     return path
 
 
@@ -359,12 +377,10 @@ COLUMNS = [
 
 @pytest.mark.parametrize("value", ["'text'", "NULL", "x'00ff'", "1e308", "''", "9223372036854775807"])
 def test_values_of_other_types_in_a_database_give_a_sentence(
-    honest: Path, tmp_path: Path, value: str
+    ruleless: Path, tmp_path: Path, value: str
 ) -> None:
     for table, column in COLUMNS:
-        path = tmp_path / f"{table}-{column}.db"
-        shutil.copy(honest / "l.db", path)
-        altered(path, f"UPDATE {table} SET {column} = {value}")
+        path = altered(ruleless, tmp_path / f"{table}-{column}.db", f"UPDATE {table} SET {column} = {value}")
         for command in (("verify", path), ("balance", path), ("show", path), ("prove", path, 3)):
             run(*command)
         refused("verify", path)
@@ -394,12 +410,9 @@ def test_values_of_other_types_in_a_database_give_a_sentence(
     ],
 )
 def test_a_database_of_another_form_is_refused_in_a_sentence(
-    honest: Path, tmp_path: Path, statements: list[str], said: str
+    ruleless: Path, tmp_path: Path, statements: list[str], said: str
 ) -> None:
-    path = tmp_path / "l.db"
-    shutil.copy(honest / "l.db", path)
-    altered(path, *statements)
-    assert said in refused("verify", path)
+    assert said in refused("verify", altered(ruleless, tmp_path / "l.db", *statements))
 
 
 @pytest.mark.parametrize(

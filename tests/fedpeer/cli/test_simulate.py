@@ -16,18 +16,16 @@ import pytest
 from fedpeer.cli.errors import CommandError
 from fedpeer.cli.simulate import find_task
 from fedpeer.protocol.model_file import encode_model, open_model
+from tests.commands import fedpeer
 
 pytestmark = pytest.mark.long
 
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def fedpeer(*arguments: str, folder: Path) -> "CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "fedpeer", *arguments],
-        cwd=folder, env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "80"},
-        capture_output=True, text=True, check=False, timeout=240,
-    )  # fmt: skip
+@pytest.fixture(autouse=True)
+def eighty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
 
 
 @pytest.fixture(scope="module")
@@ -189,13 +187,7 @@ def test_a_module_that_leaves_or_a_first_model_that_fails_is_one_sentence(
     tmp_path: Path, source: str, said: str
 ) -> None:
     (tmp_path / "bad.py").write_text(source)
-    done = subprocess.run(
-        [sys.executable, "-m", "fedpeer", "simulate", "bad:X"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = fedpeer("simulate", "bad:X", folder=tmp_path)
     assert done.returncode == 2, done.stderr
     assert said in done.stderr
     assert "Traceback" not in done.stderr

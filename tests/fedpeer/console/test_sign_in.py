@@ -10,7 +10,7 @@ from fedpeer.console.sessions import SESSION_SECONDS, Role
 from fedpeer.protocol.certificates import new_key
 from fedpeer.protocol.console_link import LINK_SECONDS, sign_in_token
 from fedpeer.testing import LocalMarket
-from participant.identity import StateFolder
+from participant.identity import IdentityFolder
 from tests.fedpeer.console.visiting import Visited, visited
 
 
@@ -58,7 +58,7 @@ def test_two_who_use_one_link_at_once_do_not_both_get_in(served: Visited) -> Non
 
 
 def test_a_link_expires(served: Visited, clock: ManualClock, market: LocalMarket) -> None:
-    credentials = StateFolder(market.folder / "p1").credentials()
+    credentials = IdentityFolder(market.folder / "p1").credentials()
     tokens = [
         served.link(Role.OPERATOR),
         sign_in_token("p1", credentials.key, served.host, clock.now()),
@@ -71,7 +71,7 @@ def test_a_link_expires(served: Visited, clock: ManualClock, market: LocalMarket
 
 
 def test_a_participant_signs_in_by_its_key_once(served: Visited, market: LocalMarket) -> None:
-    credentials = StateFolder(market.folder / "p1").credentials()
+    credentials = IdentityFolder(market.folder / "p1").credentials()
     token = sign_in_token("p1", credentials.key, served.host, served.clock.now())
     visit = served.with_token(token)
     assert visit.get("/participants/p1/").status == 200
@@ -81,7 +81,7 @@ def test_a_participant_signs_in_by_its_key_once(served: Visited, market: LocalMa
 
 
 def test_only_the_enrolled_key_signs_in_here_and_as_itself(served: Visited, market: LocalMarket) -> None:
-    now, own = served.clock.now(), StateFolder(market.folder / "p1").credentials().key
+    now, own = served.clock.now(), IdentityFolder(market.folder / "p1").credentials().key
     for token, said in (
         (sign_in_token("p1", new_key(), served.host, now), "not signed by the key"),
         (sign_in_token("p2", own, served.host, now), "not signed by the key"),

@@ -18,7 +18,7 @@ from fedpeer.console.reading import Reader
 from fedpeer.console.serving import ConsoleServer
 from fedpeer.console.sessions import Role, Sessions
 from fedpeer.protocol.console_link import sign_in_token
-from participant.identity import StateFolder as ParticipantFolder
+from participant.identity import IdentityFolder as ParticipantFolder
 
 
 @dataclass

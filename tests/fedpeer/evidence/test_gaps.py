@@ -11,7 +11,7 @@ from fedpeer.evidence.errors import EvidenceError
 from fedpeer.evidence.gaps import (
     MIN_CALIBRATION_SHADOWS,
     EvidenceTask,
-    Shadows,
+    GapShadows,
     bound_gaps,
     measure_gaps,
     quantile_line,
@@ -55,11 +55,11 @@ def test_no_other_line_costs_less(seed: int, slope: float, level: float) -> None
     assert loss(*quantile_line(x, y, 0.95)) <= loss(slope, level) + 1e-9
 
 
-def shadows(rng: np.random.Generator, count: int, errors: float = 1e-6) -> Shadows:
+def shadows(rng: np.random.Generator, count: int, errors: float = 1e-6) -> GapShadows:
     """Losses that grow with the degree, with more noise and heavier tails where it is large."""
     degrees = rng.uniform(0, 0.9, count)
     losses = 6 * degrees**2 + (0.1 + degrees) * rng.standard_t(5, count) / 5
-    return Shadows(degrees, losses, np.full(count, errors), np.arange(count) % 2)
+    return GapShadows(degrees, losses, np.full(count, errors), np.arange(count) % 2)
 
 
 def test_fresh_pairs_are_covered_at_the_stated_rate() -> None:
@@ -87,7 +87,7 @@ def test_no_gap_is_said_to_be_smaller_than_what_validation_data_tell() -> None:
 
 def test_gaps_that_do_not_grow_with_degrees_and_too_few_shadows_are_refused() -> None:
     rng = np.random.default_rng(1)
-    falls = Shadows(
+    falls = GapShadows(
         degrees := np.linspace(0, 0.9, 100),
         (1 - degrees) * np.where(np.arange(100) % 4 < 2, 1, -1),
         np.full(100, 1e-3),
@@ -100,7 +100,7 @@ def test_gaps_that_do_not_grow_with_degrees_and_too_few_shadows_are_refused() ->
     one_sided = shadows(rng, 100)
     with pytest.raises(EvidenceError, match="train more"):
         bound_gaps(
-            Shadows(one_sided.degrees, one_sided.losses, one_sided.errors, np.zeros(100, dtype=int)), 0
+            GapShadows(one_sided.degrees, one_sided.losses, one_sided.errors, np.zeros(100, dtype=int)), 0
         )
 
 

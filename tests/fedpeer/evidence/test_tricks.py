@@ -10,7 +10,7 @@ import pytest
 from torch import nn
 
 from fedpeer.evidence import EvidenceTask
-from fedpeer.evidence.fitting import Table, fit_maps
+from fedpeer.evidence.fitting import ShadowTable, fit_maps
 from fedpeer.evidence.measuring import prepare_ensemble
 from fedpeer.evidence.planning import plan_shadows, trainings, tricked_count
 from fedpeer.evidence.tricks import TRICKS, Held, adjusted, output_bias, resized
@@ -109,6 +109,6 @@ def test_a_round_learns_of_tricked_shadows_and_is_sure_of_sound_ones_alone() -> 
     assert off(fit_maps(table, tricked)[0], tricked) < off(without, tricked), "it reads them as less balanced"
 
 
-def off(maps: Any, tricked: Table) -> float:
+def off(maps: Any, tricked: ShadowTable) -> float:
     """By how much their degrees are read too low, in the mean."""
     return float((tricked.degrees - maps.estimates(tricked)).mean())

@@ -12,7 +12,7 @@ from fedpeer.experiments.figures.gap import GapFigure, spread_cells, spread_degr
 from fedpeer.experiments.figures.gradients import GradientFigure
 from fedpeer.experiments.figures.incentive import ARMS, IncentiveFigure
 from fedpeer.experiments.figures.verified import VerifiedFigure
-from fedpeer.experiments.plots import LINES, Page
+from fedpeer.experiments.plots import LINES, FigurePage
 from fedpeer.experiments.populations import SHARES
 from fedpeer.experiments.settings import EPOCHS, EPOCHS_ONCE, PARTICIPANTS, Settings
 
@@ -21,8 +21,8 @@ pytestmark = pytest.mark.arithmetic
 SETTINGS = Settings("digits", rounds=2, seeds=3)
 
 
-def _page(folder: Path) -> Page:
-    return Page(folder, "figure")
+def _page(folder: Path) -> FigurePage:
+    return FigurePage(folder, "figure")
 
 
 def _curve(last: float) -> dict[str, Any]:

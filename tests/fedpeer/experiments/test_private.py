@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedpeer.cli.errors import CommandError
-from fedpeer.cli.measuring import Measurement
+from fedpeer.cli.measuring import CellRun
 from fedpeer.cli.privacy import measure_privacy
 from fedpeer.experiments.accuracy.private import (
     DELTA,
@@ -58,6 +58,6 @@ def test_a_cell_has_both_kinds_of_shadows(tmp_path: Path) -> None:
 
 def test_mistakes_are_named() -> None:
     with pytest.raises(CommandError, match="--privacy magic"):
-        measure_privacy((), "magic", 1, 12, Measurement(1, True, None))
+        measure_privacy((), "magic", 1, 12, CellRun(1, True, None))
     with pytest.raises(CommandError, match="--task nothing"):
-        measure_privacy(("nothing",), "update", 1, 12, Measurement(1, True, None))
+        measure_privacy(("nothing",), "update", 1, 12, CellRun(1, True, None))

@@ -2,24 +2,20 @@
 
 import csv
 import json
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from fedpeer.__main__ import main
 from fedpeer.experiments.errors import ExperimentError
 from fedpeer.experiments.figures import FIGURES, figures
 from fedpeer.experiments.figures.accuracy import AccuracyFigure
 from fedpeer.experiments.populations import SHARES
 from fedpeer.experiments.settings import EPOCHS_ONCE, Settings
 from fedpeer.experiments.study import Study
+from tests.commands import fedpeer
 
 pytestmark = [pytest.mark.arithmetic, pytest.mark.long]
-
-ROOT = Path(__file__).absolute().parents[3]
 
 #: One round, one seed, one epoch: the smallest study that goes all the way.
 SMALL = AccuracyFigure(1, "accuracy", "Accuracy by degree", SHARES, (EPOCHS_ONCE,))
@@ -103,26 +99,16 @@ def test_figures_are_found_by_name_and_by_number() -> None:
         figures(["accurcy"])
 
 
-def _command(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "fedpeer", "figures", *arguments],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        timeout=240,
-    )
-
-
 def test_the_command_computes_draws_and_prints_json(tmp_path: Path) -> None:
     options = ("gradients", "--quick", "--rounds", "1", "--seeds", "1", "--jobs", "1", "--json")
-    done = _command(*options, "--out", str(tmp_path))
+    done = fedpeer("figures", *options, "--out", str(tmp_path))
     assert done.returncode == 0, done.stderr
     (record,) = json.loads(done.stdout)
     assert record["name"] == "gradients"
     assert record["finished_cells"] == record["cells"] == 1
     assert len(list((tmp_path / "cells").glob("*.json"))) == 1
     assert "1 of 1 cells" in done.stderr
-    again = _command(*options, "--out", str(tmp_path))
+    again = fedpeer("figures", *options, "--out", str(tmp_path))
     assert json.loads(again.stdout) == [record]
     assert "cells" not in again.stderr
 
@@ -136,15 +122,9 @@ def test_the_command_computes_draws_and_prints_json(tmp_path: Path) -> None:
         (("gap", "--out", "/dev/null/figures"), "cannot be written"),
     ],
 )
-def test_a_users_mistake_is_one_sentence(
-    arguments: tuple[str, ...],
-    message: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["fedpeer", "figures", *arguments])
-    assert main() == 2
-    printed = capsys.readouterr()
-    assert message in printed.err
-    assert printed.err.count("\n") == 1
-    assert printed.out == ""
+def test_a_users_mistake_is_one_sentence(arguments: tuple[str, ...], message: str) -> None:
+    done = fedpeer("figures", *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""

@@ -16,7 +16,7 @@ from mechanism.ledger import entries
 from mechanism.ledger.accounts import Post, Reserve, Resolve
 from mechanism.ledger.appending import Ledger
 from mechanism.ledger.entry import Entry
-from mechanism.ledger.errors import ConflictError, PostingError
+from mechanism.ledger.errors import EntryConflictError, PostingError
 from mechanism.ledger.verify import verify_ledger
 from tests.backends import DURABLE, scratch_url
 from tests.memory_source import KEY
@@ -55,7 +55,7 @@ def append(database: Database, *sent: Entry) -> str:
     try:
         with database.begin() as connection:
             recorded = Ledger(SqlLedgerStore(connection)).append(sent)
-    except ConflictError:
+    except EntryConflictError:
         return "conflict"
     except PostingError:
         return "refused"

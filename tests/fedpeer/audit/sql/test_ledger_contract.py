@@ -15,9 +15,9 @@ from fedpeer.audit.sql.ledger_store import SignedLog, SqlLedgerStore
 from mechanism.errors import FieldError
 from mechanism.ledger import entries
 from mechanism.ledger.accounts import Balance, Post, Reserve, Resolve
-from mechanism.ledger.appending import Ledger, Recorded
+from mechanism.ledger.appending import AppendedEntry, Ledger
 from mechanism.ledger.entry import Entry
-from mechanism.ledger.errors import ConflictError, EntryError, PostingError, ProofError
+from mechanism.ledger.errors import EntryConflictError, EntryError, PostingError, ProofError
 from mechanism.ledger.key_history import keys_after
 from mechanism.ledger.log_keys import log_keys
 from mechanism.ledger.merkle import leaf_hash, tree_root, verify_consistency, verify_inclusion
@@ -27,7 +27,7 @@ from tests import ledger_samples as samples
 KEY = SigningKey.generate("example.com/fedpeer")
 
 
-def append(database: Database, recorded: list[Entry]) -> list[Recorded]:
+def append(database: Database, recorded: list[Entry]) -> list[AppendedEntry]:
     with database.begin() as connection:
         return Ledger(SqlLedgerStore(connection)).append(recorded)
 
@@ -86,7 +86,7 @@ def test_the_same_id_and_body_is_the_same_answer_and_another_body_a_conflict(dat
     again = append(database, [note(2), note(3), note(3), note(1)])
     assert [r.index for r in first] == [0, 1]
     assert [(r.index, r.new) for r in again] == [(1, False), (2, True), (2, False), (0, False)]
-    with pytest.raises(ConflictError, match="already names entry 1"):
+    with pytest.raises(EntryConflictError, match="already names entry 1"):
         append(database, [note(9), note(2, "other")])
     assert len(read_all(database)) == 3
 

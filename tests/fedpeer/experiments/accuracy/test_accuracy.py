@@ -11,7 +11,7 @@ import pytest
 import fedpeer.evidence
 from fedpeer.cli.accuracy import measure_accuracy
 from fedpeer.cli.errors import CommandError
-from fedpeer.cli.measuring import Measurement
+from fedpeer.cli.measuring import CellRun
 from fedpeer.experiments.accuracy import GOALS, TASKS, accuracy_cells
 from fedpeer.experiments.accuracy.flights import read_flights
 from fedpeer.experiments.accuracy.results import cheapest, figures, shown
@@ -94,7 +94,7 @@ def test_a_later_start_is_a_mean_of_trained_models() -> None:
 
 def test_an_unknown_task_is_refused() -> None:
     with pytest.raises(CommandError, match="expected one of digits"):
-        measure_accuracy(["digit"], 1, 30, Measurement(1, True, None))
+        measure_accuracy(["digit"], 1, 30, CellRun(1, True, None))
 
 
 @pytest.mark.arithmetic

@@ -16,7 +16,7 @@ from fedpeer.experiments.arena import ATTACKS, ArenaResult, ArenaSetting, run_ar
 from fedpeer.experiments.arena.compared import COMPARED_RULES
 from fedpeer.experiments.arena.results import bootstrap_interval
 from fedpeer.experiments.arena.running import arena_cells
-from fedpeer.experiments.arena.setting import Population, Trader, make_population
+from fedpeer.experiments.arena.setting import ArenaPopulation, Trader, make_population
 from fedpeer.experiments.cells import Cell, CellStore, local_executor
 from fedpeer.experiments.errors import ExperimentError
 from fedpeer.learning.partition import LabelMix
@@ -106,7 +106,7 @@ def test_effort_pays_each_participant_on_measured_degrees_where_the_equilibrium_
         assert fight.honest - fight.utility > 0.3 * foreseen, fight.attacker
 
 
-def _net(population: Population, trader: Trader, mix: LabelMix, peers: list[Fraction]) -> float:
+def _net(population: ArenaPopulation, trader: Trader, mix: LabelMix, peers: list[Fraction]) -> float:
     """What the paper's formula leaves the trader at `mix`, true degrees and its cost."""
     paid = [float(peer_payment(population.terms, mix.degree, peer)) for peer in peers]
     return float(np.mean(paid)) - trader.spent(mix)

@@ -10,7 +10,7 @@ from torch import nn
 from fedpeer.evidence import EvidenceTask
 from fedpeer.evidence.errors import EvidenceError
 from fedpeer.experiments.arena import compared
-from fedpeer.experiments.arena.compared import Probe
+from fedpeer.experiments.arena.compared import PartComparison
 from fedpeer.learning.samples import Samples
 from fedpeer.learning.workloads.protocol import Judged
 from fedpeer.learning.workloads.torch import TorchWorkload
@@ -20,11 +20,11 @@ CLASSES = 4
 
 
 @pytest.fixture
-def probe() -> Probe:
+def probe() -> PartComparison:
     return _probe(CLASSES)
 
 
-def _probe(classes: int | None) -> Probe:
+def _probe(classes: int | None) -> PartComparison:
     generator = np.random.default_rng(0)
     codes = np.repeat(np.arange(CLASSES), 60)
     targets = codes if classes else codes.astype(np.float32)
@@ -34,7 +34,7 @@ def _probe(classes: int | None) -> Probe:
     samples = Samples(generator.normal(size=(240, 3)).astype(np.float32), targets)
     recipe = Recipe("custom", 1, 20, "sgd", Decimal("0.1"), 40)
     task = EvidenceTask(workload, recipe, samples, codes, CLASSES, strata_are_classes=classes is not None)
-    return Probe(task, workload.build(0), 0)
+    return PartComparison(task, workload.build(0), 0)
 
 
 def _saying(reports: npt.NDArray[np.int64], loss: float = 1.0) -> Judged:
@@ -42,7 +42,7 @@ def _saying(reports: npt.NDArray[np.int64], loss: float = 1.0) -> Judged:
     return Judged(np.full(len(reports), loss), outputs)
 
 
-def test_kfca_pays_nothing_for_one_label_and_most_for_agreement(probe: Probe) -> None:
+def test_kfca_pays_nothing_for_one_label_and_most_for_agreement(probe: PartComparison) -> None:
     generator = np.random.default_rng(1)
     truth = generator.integers(CLASSES, size=len(probe.samples))
     wrong = generator.integers(CLASSES, size=len(truth))
@@ -53,7 +53,7 @@ def test_kfca_pays_nothing_for_one_label_and_most_for_agreement(probe: Probe) ->
     assert abs(scores[2]) < 0.1
 
 
-def test_kfca_does_not_pay_for_labels_that_are_flipped_alike(probe: Probe) -> None:
+def test_kfca_does_not_pay_for_labels_that_are_flipped_alike(probe: PartComparison) -> None:
     """What a rule that learns from the reports which labels agree does not tell from honesty."""
     truth = np.random.default_rng(1).integers(CLASSES, size=len(probe.samples))
     flipped = CLASSES - 1 - truth
@@ -75,7 +75,7 @@ def test_a_contest_of_two_moves_both_ratings_as_far() -> None:
     assert np.isclose(worse, -better)
 
 
-def test_a_loss_that_rises_earns_nothing_whatever_its_place(probe: Probe) -> None:
+def test_a_loss_that_rises_earns_nothing_whatever_its_place(probe: PartComparison) -> None:
     truth = np.zeros(len(probe.samples), dtype=np.int64)
     start = float(probe.start.losses.mean())
     scores = compared._gauntlet(probe, [_saying(truth, start - 1), _saying(truth, start + 1)])
@@ -85,7 +85,7 @@ def test_a_loss_that_rises_earns_nothing_whatever_its_place(probe: Probe) -> Non
     assert three[0] > three[1] > three[2] == 0
 
 
-def test_the_same_distributions_score_one_and_those_that_do_not_overlap_less(probe: Probe) -> None:
+def test_the_same_distributions_score_one_and_those_that_do_not_overlap_less(probe: PartComparison) -> None:
     values = np.linspace(0, 1, 64)[:, None]
     same = compared._cramer_von_mises(probe, [Judged(np.zeros(64), values), Judged(np.zeros(64), values)])
     assert np.allclose(same, 1)
