@@ -216,7 +216,7 @@ class Market:
             raise FieldError("cursor", cursor, f"at most {live.feed.cursor}, the last event's")
         now = self._work.clock.now()
         session = live.presence.enter(caller.participant_id, now)
-        live.changed.set()
+        live.glance()
         self._work.metrics.watchers.inc()
         try:
             await self._work.tell(Kind.WATCHES, task_id, caller.participant_id, at=now)
@@ -228,7 +228,7 @@ class Market:
             self._work.metrics.watchers.dec()
             live.presence.leave(session, self._work.clock.now())
             # The runner sets its alarm for the time when this absence begins to count.
-            live.changed.set()
+            live.glance()
 
     async def claim(
         self, caller: Caller, statement: ClaimStatement, signature: bytes, opening: ClaimOpening
@@ -470,6 +470,7 @@ class Market:
         signature = header.model.signature
         check_author(caller, live.row, statement, signature)
         opening = decode_opening(ModelOpening, statement, header.model)
+        upload = statement.task_id, statement.participant_id, statement.submission_id
 
         def begin(t: Transaction) -> tuple[ReceiptRow | None, bool]:
             known, standing, late = self._admit(t, live, statement)
@@ -477,6 +478,8 @@ class Market:
                 admit_upload(live.row, statement, standing)
                 if not late:
                     t.begin_upload(statement, standing)
+                    if self._work.shared:
+                        t.market.announce(Kind.SENDS, *upload)
             return known, late
 
         def finish(t: Transaction) -> ReceiptRow:
@@ -494,9 +497,6 @@ class Market:
             return known
         if late:
             return await record()  # by its header alone
-        await self._work.tell(
-            Kind.SENDS, statement.task_id, statement.participant_id, statement.submission_id
-        )
         contract = live.row.terms.contract
         return await self._uploads.receive(stream, statement, header.offset, contract, record)
 

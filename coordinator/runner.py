@@ -81,11 +81,9 @@ _REPAIRABLE = (
     CoordinatorError, DatasetMissingError, WorkloadError, ModelFileError, BrokenExecutor, StorageError,
 )  # fmt: skip
 
-#: Seconds from one look of the runner to the next at arrivals that complete nothing, for the metrics to follow them.
-_GLANCE_SECONDS = 1.0
-
-#: The same after arrivals at another process, which may complete a phase.
-_SOON_SECONDS = 0.02
+#: Seconds from one look of the runner to the next at what completes nothing, for the metrics to follow it; and the
+#: part of the time that such looks take at most: each reads the names of all who take part.
+_GLANCE_SECONDS, _GLANCING = 1.0, 0.02
 
 #: Steps after which a head is signed as soon as everybody has heard of them. A settlement is signed before that. The
 #: two steps that lead to it wait for its head: signing is a flush, for which a round's first uploads would wait.
@@ -113,6 +111,8 @@ class LiveTask:
     broken: str | None = None
     broken_since: float = 0.0
     _looked: float = 0.0
+    _pause: float = _GLANCE_SECONDS
+    _looking: bool = False
     _glance: asyncio.TimerHandle | None = None
 
     def progress_of(self, round_: int) -> RoundProgress:
@@ -122,31 +122,42 @@ class LiveTask:
         return self.progress
 
     def arrived(self) -> None:
-        """A claim, a model or a failure is recorded: the runner looks when all are there, and soon for the metrics."""
+        """A claim, a model or a failure is recorded, here or elsewhere: the runner looks when all may be there."""
         self.missing -= 1
-        if self.missing <= 0:
+        if self.missing <= 0 and not self._looking:
             self.changed.set()
-        elif self._glance is None:
+        else:
+            self.glance()
+
+    def glance(self) -> None:
+        """Something has changed that completes nothing: the runner looks once its last look is long enough ago."""
+        if self._glance is None:
             loop = asyncio.get_running_loop()
-            self._glance = loop.call_at(self._looked + _GLANCE_SECONDS, self.changed.set)
+            self._glance = loop.call_at(self._looked + self._pause, self.changed.set)
 
-    def arrived_elsewhere(self) -> None:
-        """As `arrived`, of another process, which does not say how many: the runner looks soon."""
-        loop = asyncio.get_running_loop()
-        soon = loop.time() + _SOON_SECONDS
-        if self._glance is None or self._glance.when() > soon:
-            if self._glance is not None:
-                self._glance.cancel()
-            self._glance = loop.call_at(soon, self.changed.set)
-
-    def looked_at(self) -> None:
-        """What has happened so far is seen by the look that begins now; what happens meanwhile asks for another."""
+    def look(self) -> None:
+        """A look begins: what has happened so far is seen by it."""
         self.changed.clear()
-        self.missing = 0
+        self.missing, self._looking = 0, True
         self._looked = asyncio.get_running_loop().time()
         if self._glance is not None:
             self._glance.cancel()
             self._glance = None
+
+    def looked(self, awaited: int) -> None:
+        """The look is over, and has found that so many arrivals are awaited.
+
+        Whether it has counted what arrived meanwhile is not known. Only where that may have been all of it is another
+        look taken: a look for each would mean one after the other for as long as a crowd arrives.
+        """
+        meanwhile = -self.missing
+        self.missing, self._looking = awaited - meanwhile, False
+        if meanwhile and self.missing <= 0:
+            self.changed.set()
+
+    def look_took(self, seconds: float) -> None:
+        """How long reading was, which says when the next glance may be."""
+        self._pause = max(_GLANCE_SECONDS, seconds / _GLANCING)
 
 
 @dataclass(frozen=True)
@@ -199,6 +210,7 @@ class _TaskView:
         events: those that are not published yet.
         size: entries of the ledger.
         escrow: micro-credits that are reserved for the task.
+        seconds: that looking took.
     """
 
     row: TaskRow
@@ -206,6 +218,7 @@ class _TaskView:
     progress: Progress
     size: int
     escrow: int
+    seconds: float
 
 
 @dataclass(frozen=True)
@@ -308,7 +321,7 @@ class TaskRunner:
 
     def _look(self, t: Transaction) -> _TaskView:
         """The task, its new events and its progress: others than this runner may have moved it."""
-        row = t.task(self._live.row.id)
+        began, row = time.perf_counter(), t.task(self._live.row.id)
         return _TaskView(
             row,
             # Events come with transitions, and each of those is a new version.
@@ -316,11 +329,12 @@ class TaskRunner:
             progress=t.market.progress(row),
             size=t.ledger.size(),
             escrow=t.escrow_left(row),
+            seconds=time.perf_counter() - began,
         )
 
     async def _advance(self) -> float | None:
         """Takes every step that is due; returns when to look again though nothing has arrived."""
-        self._live.looked_at()
+        self._live.look()
         seen = await self._work.transact.read(self._look)
         self._tell(seen)
         while not isinstance(step := self._next(seen.progress), Wait):
@@ -341,11 +355,11 @@ class TaskRunner:
         step = next_step(schedule, replace(progress, absent=absent), now)
         if not isinstance(step, Wait):
             return step
-        if progress.state is State.EFFORT:
-            live.missing = schedule.capacity - len(progress.claimed)
         if progress.state is not State.TRAINING:
+            effort = progress.state is State.EFFORT
+            live.looked(schedule.capacity - len(progress.claimed) if effort else 0)
             return step
-        live.missing = len(progress.outstanding - absent)
+        live.looked(len(progress.outstanding - absent))
         self._prepare()
         return Wait(min((at for at in (step.until, soonest) if at is not None), default=None))
 
@@ -531,6 +545,7 @@ class TaskRunner:
     def _tell(self, seen: _TaskView) -> None:
         """What is seen, to watchers and in metrics."""
         live, metrics, row = self._live, self._work.metrics, seen.row
+        live.look_took(seen.seconds)
         live.feed.publish(
             seen.events
         )  # first: what fails below is said again by the next look, events are not

@@ -348,8 +348,8 @@ class Coordinator:
         match change.kind, change.subject:
             case Kind.TASK, (task_id,):
                 await self._catch_up(task_id)
-            case Kind.ARRIVED, (task_id,) if self._leads and (live := self.market.held(task_id)):
-                live.arrived_elsewhere()
+            case Kind.ARRIVED, (task_id, *_) if self._leads and (live := self.market.held(task_id)):
+                live.arrived()
             case Kind.PERSON, (name,):
                 await self._look_up(name)
             case Kind.WATCHES, (task_id, name) if live := self.market.held(task_id):

@@ -23,7 +23,7 @@ class Kind(StrEnum):
     """What has changed; `Change.subject` says whose."""
 
     TASK = "task"  # (task,): it has a new event
-    ARRIVED = "arrived"  # (task,): a claim, a model or a failure is recorded
+    ARRIVED = "arrived"  # (task, participant, submission): a claim, a model or a failure is recorded
     PERSON = "person"  # (participant,): enrolled, renewed, revoked or forgotten
     WATCHES = "watches"  # (task, participant): a session has begun
     PROGRESS = "progress"  # (task, participant, round, millionths): a training is that far

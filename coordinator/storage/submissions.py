@@ -135,7 +135,7 @@ class Submissions(Rows):
 
     def add_receipt(self, row: ReceiptRow) -> None:
         self._add(receipts, row)
-        self.announce(Kind.ARRIVED, row.task_id)
+        self.announce(Kind.ARRIVED, row.task_id, row.participant_id, row.submission_id)
 
     def claims(self, task_id: str) -> list[ClaimRow]:
         """Claims that came in time, in participant-id order."""
