@@ -14,6 +14,7 @@ import gc
 import hashlib
 import json
 import math
+import multiprocessing.util
 import os
 import resource
 import signal
@@ -72,6 +73,7 @@ from coordinator.worker_folders import open_workers
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.errors import LeaseLost, LeaseTaken
 from fedpeer.audit.sql.ledger_store import SignedLog
+from fedpeer.exit_codes import REFUSED
 from fedpeer.protocol.certificates import CertificateError, certificate_name, load_certificate
 from fedpeer.protocol.errors import Code, Refusal
 from fedpeer.protocol.limits import (
@@ -107,9 +109,6 @@ _UNCOMMITTED = 3600.0
 
 #: Seconds after which a process that does not lead asks for the lease again.
 _STAND_BY_SECONDS = 1.0
-
-#: How a process ends whose lease is lost: as `LeaseLost` ends a command.
-LEASE_LOST_CODE = 3
 
 #: Parts of `absence_seconds` after which processes tell one another whom they have heard.
 _HEARD_OFTEN = 4
@@ -929,9 +928,12 @@ async def serve(
     if coordinator.computing:
         # All that counts is on the disk. The interpreter would wait for the thread, which may take minutes.
         log.info("evidence in progress is given up; it is computed again after the next start")
+        # Of what an end by itself would do and this one does not: pools of processes have semaphores with names, which
+        # Python's resource tracker would find left behind. The processes follow this one.
+        multiprocessing.util._run_finalizers(0)  # type: ignore[attr-defined]
         if coordinator.halted.is_set():
             sys.stderr.write(f"fedpeer: {lost}\n")
         sys.stderr.flush()
-        os._exit(LEASE_LOST_CODE if coordinator.halted.is_set() else 0)
+        os._exit(REFUSED if coordinator.halted.is_set() else 0)  # as `LeaseLost` ends a command
     if coordinator.halted.is_set():
         raise LeaseLost(lost)

@@ -20,6 +20,7 @@ import typer
 import typer.main
 
 from fedpeer.allocator import keep_pages
+from fedpeer.exit_codes import REFUSED, TAKEN_OVER, WRONG
 from fedpeer.extras import hidden, missing, unmet
 from fedpeer.streams import discard_output, secure_standard_streams
 
@@ -77,24 +78,24 @@ _FUNCTIONS = {
 #: Errors that a user can put right, by where they are defined, with the exit code. A class whose module was
 #: never imported cannot have been raised.
 _USER_ERRORS = (
-    ("mechanism.errors", "MechanismError", 2),
-    ("fedpeer.learning.errors", "LearningError", 2),
-    ("fedpeer.experiments.errors", "ExperimentError", 2),
-    ("fedpeer.extensions", "ExtensionError", 2),
-    ("fedpeer.protocol.certificates", "CertificateError", 2),
-    ("fedpeer.protocol.model_file", "ModelFileError", 2),
-    ("fedpeer.protocol.errors", "Refusal", 3),
-    ("coordinator.errors", "AlreadyServed", 3),
-    ("coordinator.errors", "CoordinatorError", 2),
-    ("fedpeer.audit.sql.errors", "LeaseTaken", 3),
-    ("fedpeer.audit.sql.errors", "LeaseLost", 3),
-    ("fedpeer.audit.sql.errors", "StorageError", 2),
-    ("participant.errors", "ConfigurationError", 2),
-    ("participant.errors", "SessionTakenOverError", 5),
-    ("participant.errors", "ParticipantError", 3),
-    ("fedpeer.cli.errors", "CommandError", 2),
-    ("fedpeer.protocol.audit_folder", "AuditFolderError", 2),
-    ("fedpeer.console.errors", "ConsoleError", 2),
+    ("mechanism.errors", "MechanismError", WRONG),
+    ("fedpeer.learning.errors", "LearningError", WRONG),
+    ("fedpeer.experiments.errors", "ExperimentError", WRONG),
+    ("fedpeer.extensions", "ExtensionError", WRONG),
+    ("fedpeer.protocol.certificates", "CertificateError", WRONG),
+    ("fedpeer.protocol.model_file", "ModelFileError", WRONG),
+    ("fedpeer.protocol.errors", "Refusal", REFUSED),
+    ("coordinator.errors", "AlreadyServed", REFUSED),
+    ("coordinator.errors", "CoordinatorError", WRONG),
+    ("fedpeer.audit.sql.errors", "LeaseTaken", REFUSED),
+    ("fedpeer.audit.sql.errors", "LeaseLost", REFUSED),
+    ("fedpeer.audit.sql.errors", "StorageError", WRONG),
+    ("participant.errors", "ConfigurationError", WRONG),
+    ("participant.errors", "SessionTakenOverError", TAKEN_OVER),
+    ("participant.errors", "ParticipantError", REFUSED),
+    ("fedpeer.cli.errors", "CommandError", WRONG),
+    ("fedpeer.protocol.audit_folder", "AuditFolderError", WRONG),
+    ("fedpeer.console.errors", "ConsoleError", WRONG),
 )
 
 
@@ -144,7 +145,7 @@ def main() -> int:
                 sentence = unmet(called)
             if sentence is not None:
                 typer.echo(f"fedpeer: {sentence}", err=True)
-                return 2
+                return WRONG
             _flags_without_a_type(typer.main.get_command(application(called)))()
         finally:
             sys.stdout.flush()  # here, where a full disk can still be reported
@@ -156,18 +157,18 @@ def main() -> int:
     except OSError as error:
         if error.errno == errno.ENAMETOOLONG:
             typer.echo(f"fedpeer: a file name of {len(str(error.filename))} characters is too long", err=True)
-            return 2
+            return WRONG
         if error.errno not in _FULL or error.filename is not None:
             raise
         discard_output()
         typer.echo(f"fedpeer: the output cannot be written: {error.strerror}", err=True)
-        return 2
+        return WRONG
     except ImportError as error:
         sentence = missing(error, called)
         if sentence is None:
             raise
         typer.echo(f"fedpeer: {sentence}", err=True)
-        return 2
+        return WRONG
     except Exception as error:
         code = _exit_code(error)
         if code is None:

@@ -15,6 +15,7 @@ FLOORS = (
     (
         "mechanism",
         "fedpeer.v1",
+        "fedpeer.exit_codes",
         "fedpeer.extras",
         "fedpeer.extensions",
         "fedpeer.streams",
