@@ -33,7 +33,7 @@ The limits of the tests are conformal quantiles over the shadows: of honest mode
 """
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from operator import mul
@@ -48,7 +48,7 @@ from mechanism.ranges import integer, integers, keyed, listed, whole
 from mechanism.settlement import MICRO, Assessment, Verdict
 
 #: Name of this arithmetic in the log. Any change of a verdict or of a degree's last digit needs a new name.
-ARITHMETIC = "strata-and-screens/half-even-micro-v6"
+ARITHMETIC = "strata-and-screens/half-even-micro-v7"
 
 #: Likeness, in millionths, that no two trainings have, whatever their samples: 1 but for rounding.
 ONE_MODEL = 999_000
@@ -309,7 +309,8 @@ class Measurement:
         norm, alignment, novelty, improvement, echo_distance, echo_cosine: see `Thresholds`.
         straying: how far the update lies from what other models span, squared, over the usual squared length.
         nearest_broadcast: which broadcast model is nearest, such as "round 2".
-        twins: the other submissions of its cluster: id, likeness. In a log, two name each other with one likeness.
+        twins: of the first who has sent the model: those of its cluster who are the first to have sent another, and are
+            more alike than models of other samples are: id, likeness. Two name each other with one likeness.
         harm: relative increase of the aggregate's loss on D_c by this model; None where it is in no aggregate.
         scores: what other rules pay on, decimal strings by rule name.
 
@@ -413,6 +414,9 @@ def assess(
 class Overlaps:
     """What samples the models of a round have in common, and the clusters that this makes.
 
+    A model that several have sent stands once: what it has in common with another is said by the twins of the first who
+    has sent it, and counts for each of them. So m copies of one model take no more room than one of them.
+
     Args:
         measurements: of those that pass alone, by participant id, in id order.
     """
@@ -420,24 +424,41 @@ class Overlaps:
     def __init__(self, model: EvidenceModel, measurements: Mapping[str, Measurement]) -> None:
         self._model, self._measured = model, measurements
         self._mixes: dict[str, tuple[int, ...]] = {}
+        self._first = first_of(measurements.values())
         self.clusters = self._components()
-        self._members: dict[str, list[str]] = {}
-        for name, first in self.clusters.items():
-            self._members.setdefault(first, []).append(name)
+        #: Who has sent each model of a cluster, in id order, by digest.
+        self._models: dict[str, dict[str, list[str]]] = {}
+        for name, cluster in self.clusters.items():
+            models = self._models.setdefault(cluster, {})
+            models.setdefault(measurements[name].model_sha256, []).append(name)
+        #: Of each model that was asked for: o summed over those who have sent others, and the largest o, with whose.
+        self._others: dict[str, tuple[int, tuple[int, str]]] = {}
 
-    def of(self, name: str) -> dict[str, int]:
-        """o of each other member of its cluster, millionths, in id order; empty without a cluster."""
-        own, likeness = self._measured[name], dict(self._measured[name].twins)
-        found = {}
-        for other in self._members.get(self.clusters.get(name, ""), ()):
-            if other != name:
-                alike = own.model_sha256 == self._measured[other].model_sha256
-                found[other] = MICRO if alike else self._overlap(name, other, likeness.get(other))
-        return found
+    def holders(self, name: str) -> tuple[int, str, int]:
+        """How many of its cluster have one of its samples, in the mean, millionths, itself included; the other that has
+        most of them, of several the last in id order; and the part that it has. MICRO, "" and 0 without a cluster."""
+        if name not in self.clusters:
+            return MICRO, "", 0
+        digest = self._measured[name].model_sha256
+        if digest not in self._others:
+            self._others[digest] = self._with_others(digest, self._models[self.clusters[name]])
+        total, most = self._others[digest]
+        copies = self._models[self.clusters[name]][digest]
+        if len(copies) > 1:
+            most = max(most, (MICRO, copies[-1] if copies[-1] != name else copies[-2]))
+        return total + MICRO * len(copies), most[1], most[0]
 
-    def _overlap(self, name: str, other: str, likeness: int | None) -> int:
-        if likeness is None:
-            return 0
+    def _with_others(self, digest: str, models: Mapping[str, Sequence[str]]) -> tuple[int, tuple[int, str]]:
+        twins, total, most = dict(self._measured[self._first[digest]].twins), 0, (0, "")
+        for other, senders in models.items():
+            if other != digest:
+                likeness = twins.get(self._first[other])
+                part = 0 if likeness is None else self.part(self._first[digest], self._first[other], likeness)
+                total, most = total + part * len(senders), max(most, (part, senders[-1]))
+        return total, most
+
+    def part(self, name: str, other: str, likeness: int) -> int:
+        """o of two members of a cluster with other models, of that likeness, millionths."""
         if likeness >= ONE_MODEL:
             return MICRO
         apart, same = self.usual(name, other)
@@ -462,7 +483,6 @@ class Overlaps:
         """Participant to cluster: the connected components of the links, of two or more, named after their first id."""
         measured, link = self._measured, self._model.likeness.link
         parent = {name: name for name in measured}
-        first_of = {m.model_sha256: name for name, m in reversed(list(measured.items()))}
 
         def root(name: str) -> str:
             while parent[name] != name:
@@ -476,13 +496,21 @@ class Overlaps:
                 if other in parent
                 and (likeness >= ONE_MODEL or likeness - self.usual(name, other)[0] >= link)
             ]
-            for other in (first_of[measurement.model_sha256], *linked):
+            for other in (self._first[measurement.model_sha256], *linked):
                 first, second = sorted((root(name), root(other)))
                 parent[second] = first
         members: dict[str, list[str]] = {}
         for name in measured:
             members.setdefault(root(name), []).append(name)
         return {name: first for first, group in members.items() if len(group) > 1 for name in group}
+
+
+def first_of(measurements: Iterable[Measurement]) -> dict[str, str]:
+    """The first in id order of those who have sent each model, by its digest."""
+    found: dict[str, str] = {}
+    for m in measurements:
+        found[m.model_sha256] = min(m.participant_id, found.get(m.model_sha256, m.participant_id))
+    return found
 
 
 def _assessment(
@@ -515,11 +543,10 @@ def _assessment(
     of_harm = _taper(-harm, -limits.harm_none, -limits.harm_full)
     claimed = measurement.claimed_degree.numerator * MICRO
     refuted = claimed < (estimate - limits.claim_band) * measurement.claimed_degree.denominator
-    others = overlaps.of(name)
-    holders = MICRO + sum(others.values())
+    holders, nearest, shared = overlaps.holders(name)
     distinct = model.distinct_micro(z, measurement.straying, measurement.norm)
     verdicts += [
-        _overlapping(limits, others, holders),
+        _overlapping(limits, holders, nearest, shared),
         _samples(quality, distinct, limits, of_quality),
         _contribution(harm, limits, of_harm),
         _claim(measurement.claimed_degree, estimate, lower, upper, limits, refuted, verified > estimate),
@@ -610,16 +637,15 @@ def _trained(limits: Thresholds, m: Measurement) -> Verdict:
     return Verdict("trained", True, "The model behaves like one trained by the task's recipe.", figures)
 
 
-def _overlapping(limits: Thresholds, others: Mapping[str, int], holders: int) -> Verdict:
+def _overlapping(limits: Thresholds, holders: int, nearest: str, common: int) -> Verdict:
     if holders == MICRO:
         return Verdict("overlap", True, "No other model of the round shows samples of this one.", {})
-    nearest = max(others, key=lambda other: (others[other], other))
-    figures = {"holders": _decimal(holders), "nearest": nearest, "common": _decimal(others[nearest])}
+    figures = {"holders": _decimal(holders), "nearest": nearest, "common": _decimal(common)}
     return Verdict(
         "overlap",
         False,
         f"A sample of this model is had by {_decimal(holders)} participants of the round in the mean, most by "
-        f"{nearest}, which has {_decimal(others[nearest])} of them: what several have is paid once. At most "
+        f"{nearest}, which has {_decimal(common)} of them: what several have is paid once. At most "
         f"{_decimal(limits.rate)} of honest participants are linked to another.",
         figures,
     )

@@ -311,7 +311,18 @@ def the_same_model_is_measured_otherwise() -> Cases:
         yield field, history.log.entries
 
 
-@forgery("are not others whose models came in time")
+@forgery("are not others who were the first to send a model", "and another has sent its model before")
+def a_copy_is_compared() -> Cases:
+    for label, one, other in (("that has twins", 2, 3), ("that is one", 0, 2), ("with its own model", 1, 2)):
+        history = trained(Shape(people=5, copied={1: ("p002", "p001")}))
+        record = history.evidence()
+        record["measurements"][one]["twins"] = [[f"p00{other}", 900_000]]
+        record["measurements"][other]["twins"] = [[f"p00{one}", 900_000]]
+        history.settle(record)
+        yield label, completed(history)
+
+
+@forgery("are not others who were the first to send a model")
 def twins_are_nobody() -> Cases:
     shape = Shape(absent={1: {"p003": None}})
     for label, twins in (

@@ -10,7 +10,7 @@ Assessments follow from the record alone (`mechanism.evidence.assess`); `replay`
 import copy
 import hashlib
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from itertools import repeat
@@ -48,7 +48,7 @@ from fedpeer.protocol.submission import Submission
 from mechanism.baselines import CorrelatedAgreement, DeterminantMutualInformation, SharedPredictions
 from mechanism.canonical import Json
 from mechanism.errors import SettlementError
-from mechanism.evidence import KEPT_BROADCASTS, EvidenceModel, Measurement, Overlaps, assess
+from mechanism.evidence import KEPT_BROADCASTS, EvidenceModel, Measurement, Overlaps, assess, first_of
 from mechanism.settlement import Assessment
 
 #: Start models whose ensembles are kept: this round's, and the next one's while it is prepared ahead.
@@ -490,8 +490,9 @@ class RoundMeasurements:
     def _with_twins(
         self, measured: Mapping[str, Measurement], model: EvidenceModel
     ) -> dict[str, Measurement]:
-        """Adds to each measurement the others of its cluster, with their likeness."""
-        names = sorted(self._seen.keys() & measured.keys())
+        """Adds to the first who has sent each model the twins of it, with their likeness."""
+        firsts = first_of(m for name, m in measured.items() if name in self._seen)
+        names = sorted(firsts.values())
         if not names:
             return dict(measured)
         seen = [self._seen[name] for name in names]
@@ -499,26 +500,34 @@ class RoundMeasurements:
             [each.left for each in seen], np.array([each.mix for each in seen]), model.likeness
         )
         pairs = [(names[k], names[j]) for k, j in near]
-        clusters = Overlaps(model, self._naming(measured, pairs)).clusters
+        overlaps = Overlaps(model, self._naming(measured, pairs))
         members: dict[str, list[str]] = {}
         for name in names:
-            if name in clusters:
-                members.setdefault(clusters[name], []).append(name)
+            if name in overlaps.clusters:
+                members.setdefault(overlaps.clusters[name], []).append(name)
         within = [
             (own, other) for group in members.values() for k, own in enumerate(group) for other in group[:k]
         ]
-        return self._naming(measured, within)
+        return self._naming(measured, within, overlaps)
 
     def _naming(
-        self, measured: Mapping[str, Measurement], pairs: Sequence[tuple[str, str]]
+        self,
+        measured: Mapping[str, Measurement],
+        pairs: Iterable[tuple[str, str]],
+        overlaps: Overlaps | None = None,
     ) -> dict[str, Measurement]:
-        """The measurements with both of each pair naming the other, and one likeness."""
+        """The measurements with both of each pair naming the other, and one likeness.
+
+        Args:
+            overlaps: names only who is more alike than models of other samples are: others have nothing in common.
+        """
         twins: dict[str, list[tuple[str, int]]] = {}
         for own, other in pairs:
             update, output = self._seen[other].left
             alike = micro(float(likeness(self._seen[own].left, update[None], output[None])[0]))
-            twins.setdefault(own, []).append((other, alike))
-            twins.setdefault(other, []).append((own, alike))
+            if overlaps is None or overlaps.part(own, other, alike):
+                twins.setdefault(own, []).append((other, alike))
+                twins.setdefault(other, []).append((own, alike))
         return {name: replace(m, twins=tuple(sorted(twins.get(name, ())))) for name, m in measured.items()}
 
 

@@ -425,7 +425,7 @@ def _common(made: Example) -> dict[str, str]:
     apart, same = overlaps.usual("p003", "p004")
     return {
         "mix of p004": " ".join(map(str, model.degree.shares(other.features))),
-        "p003 and p004": f"apart {apart} same {same} common {overlaps.of('p003')['p004']}",
+        "p003 and p004": f"apart {apart} same {same} common {overlaps.holders('p003')[2]}",
     }
 
 

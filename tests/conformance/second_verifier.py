@@ -1041,7 +1041,7 @@ class Evidence:
                 type(text) is str and 1 <= len(text) <= 200, "computed_on has no text of 1 to 200 characters"
             )
         require(
-            self.model["arithmetic"] == "strata-and-screens/half-even-micro-v6",
+            self.model["arithmetic"] == "strata-and-screens/half-even-micro-v7",
             "another arithmetic of evidence",
         )
         integer(self.model["shadows"], 1, "shadows")
@@ -1243,6 +1243,7 @@ def assessed(evidence: Evidence, sent: set[str]) -> dict[str, Record]:
     items = {item["participant_id"]: item for item in evidence.items}
     passing = [name for name in items if all(one["passed"] for one in alone[name])]
     cluster = _clusters(evidence, [items[name] for name in passing])
+    first = _first_senders([items[name] for name in passing])
     found = {}
     for name, item in items.items():
         result: Record = {
@@ -1253,9 +1254,15 @@ def assessed(evidence: Evidence, sent: set[str]) -> dict[str, Record]:
         }  # fmt: skip
         if name in passing:
             fellows = [
-                items[n] for n in passing if n != name and name in cluster and cluster.get(n) == cluster[name]
+                n for n in passing if n != name and name in cluster and cluster.get(n) == cluster[name]
             ]
-            _judge(evidence, item, fellows, result)
+            common = {
+                n: _common(
+                    evidence, items[first[item["model_sha256"]]], items[first[items[n]["model_sha256"]]]
+                )
+                for n in fellows
+            }
+            _judge(evidence, item, common, result)
         found[name] = result
     return found
 
@@ -1358,8 +1365,17 @@ def _clusters(evidence: Evidence, items: Sequence[Record]) -> dict[str, str]:
     return cluster
 
 
+def _first_senders(items: Sequence[Record]) -> dict[str, str]:
+    """By model, the first in id order of those who have sent it."""
+    found: dict[str, str] = {}
+    for item in items:
+        name = item["participant_id"]
+        found[item["model_sha256"]] = min(name, found.get(item["model_sha256"], name))
+    return found
+
+
 def _common(evidence: Evidence, item: Record, other: Record) -> int:
-    """What part of a model's samples another of its cluster has, millionths."""
+    """What part of a model's samples another of its cluster has, millionths, by the first who have sent the two."""
     if item["model_sha256"] == other["model_sha256"]:
         return MICRO
     likeness = next((alike for name, alike in item["twins"] if name == other["participant_id"]), None)
@@ -1387,8 +1403,8 @@ def _overlap(limits: Record, common: Mapping[str, int]) -> Record:
     return _test("overlap", False, explanation, **figures)
 
 
-def _judge(evidence: Evidence, item: Record, fellows: Sequence[Record], result: Record) -> None:
-    """What follows for one that is scored: the tests 4 to 7. `fellows` are the others of its cluster."""
+def _judge(evidence: Evidence, item: Record, common: Mapping[str, int], result: Record) -> None:
+    """What follows for one that is scored: the tests 4 to 7. `common` says what others of its cluster have."""
     limits, z = evidence.limits, evidence.z(item["features"])
     estimate, quality, half = (
         evidence.estimate(z),
@@ -1396,7 +1412,6 @@ def _judge(evidence: Evidence, item: Record, fellows: Sequence[Record], result: 
         evidence.degree["half_width"],
     )
     distinct = evidence.distinct_samples(z, item)
-    common = {other["participant_id"]: _common(evidence, item, other) for other in fellows}
     lower, upper = max(estimate - half, 0), min(estimate + half, MICRO)
     verified = upper if half > limits["wide"] else estimate
     harm = item["harm"] or 0
@@ -2165,14 +2180,15 @@ class Replay:
 
     def _check_copies(self, items: Sequence[Record]) -> None:
         alone: dict[str, list[Any]] = {}
-        names = {item["participant_id"] for item in items}
+        names = set(_first_senders(items).values())
         likeness = {item["participant_id"]: item["twins"] for item in items}
         for item in items:
             name, twins = item["participant_id"], [twin for twin, _ in item["twins"]]
             require(
                 len(set(twins)) == len(twins) and name not in twins and set(twins) <= names,
-                f"the twins of {name} are not others that are measured",
+                f"the twins of {name} are not others who were the first to send a model",
             )
+            require(name in names or not twins, f"{name} has twins, and is not the first with its model")
             for other, alike in item["twins"]:
                 require(
                     [name, alike] in likeness[other], f"{other} does not say of {name} how alike they are"

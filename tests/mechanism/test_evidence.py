@@ -444,8 +444,25 @@ def test_models_of_one_digest_are_copies_whatever_was_measured() -> None:
     assert [x.cluster for x in found] == ["a", "a", "a", None]
     assert [x.scored for x in found] == [True] * 4
     assert [failed(x) for x in found] == [["overlap"]] * 3 + [[]]
-    # What is not said of a pair is nothing.
-    assert [x.holders_micro for x in found] == [2 * MICRO, 2 * MICRO, 2 * MICRO, MICRO]
+    # What is not said of a pair is nothing; what is said of a model is said of all who have sent it.
+    assert [x.holders_micro for x in found] == [2 * MICRO, 2 * MICRO, 3 * MICRO, MICRO]
+
+
+def test_a_model_counts_for_each_who_has_sent_it_and_is_compared_once() -> None:
+    def sent(name: str, model: str, **twins: int) -> Measurement:
+        return measured(name, model_sha256=model * 32, twins=tuple(twins.items()))
+
+    found = assess(EVIDENCE, [
+        sent("a", "a1", d=800_000, f=500_000), sent("b", "a1"), sent("c", "a1"),
+        sent("d", "d1", a=800_000, f=900_000), sent("e", "d1"),
+        sent("f", "f1", a=500_000, d=900_000),
+    ])  # fmt: skip
+    ad, af, df = (round(Fraction(MICRO * (x - 314_000), 605_000)) for x in (800_000, 500_000, 900_000))
+    assert {x.cluster for x in found} == {"a"}
+    of_a, of_d = 3 * MICRO + 2 * ad + af, 2 * MICRO + 3 * ad + df
+    assert [x.holders_micro for x in found] == [of_a] * 3 + [of_d] * 2 + [MICRO + 3 * af + 2 * df]
+    nearest = [next(v for v in x.verdicts if v.screen == "overlap").figures["nearest"] for x in found]
+    assert nearest == ["c", "c", "b", "e", "d", "e"]
 
 
 def test_the_distinct_samples_are_told_by_a_line_and_are_enough_without_one() -> None:
@@ -699,7 +716,7 @@ def test_figures_are_decimals_without_a_superfluous_digit(micro: int, text: str)
 
 
 def test_the_arithmetic_has_the_name_and_the_levels_that_ledgers_know_it_by() -> None:
-    assert ARITHMETIC == "strata-and-screens/half-even-micro-v6"
+    assert ARITHMETIC == "strata-and-screens/half-even-micro-v7"
     assert [*map(str, EXCESS_LEVELS)] == ["0", "1/2", "1", "3/2", "2", "3", "5"]
     assert NANO == 10**9
     assert KEPT_BROADCASTS == 8

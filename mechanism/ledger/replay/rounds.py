@@ -5,7 +5,7 @@ from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
-from mechanism.evidence import KEPT_BROADCASTS, OF_MODEL_ALONE, EvidenceModel, Measurement, assess
+from mechanism.evidence import KEPT_BROADCASTS, OF_MODEL_ALONE, EvidenceModel, Measurement, assess, first_of
 from mechanism.ledger import entries as events
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.replay.comparing import Wrong, alike, difference_of, same, same_parts
@@ -251,10 +251,10 @@ def _measurement(task: TaskState, name: str, record: Any) -> Measurement:
 
 
 def _check_copies(measurements: Sequence[Measurement]) -> None:
-    """That the same model has the same figures, and that twins are others whose models came in time, of whom each names
-    the other with one likeness."""
+    """That the same model has the same figures, and that twins are others who were the first to send a model, of whom
+    each names the other with one likeness."""
     figures: dict[str, list[object]] = {}
-    names = {m.participant_id for m in measurements}
+    names = set(first_of(measurements).values())
     likeness = {m.participant_id: dict(m.twins) for m in measurements if m.twins}
     for m in measurements:
         own = [getattr(m, name) for name in OF_MODEL_ALONE]
@@ -262,7 +262,9 @@ def _check_copies(measurements: Sequence[Measurement]) -> None:
             raise Wrong(f"the evidence on {m.participant_id} has other figures than that on the same model")
         twins = [name for name, _ in m.twins]
         if len(set(twins)) != len(twins) or not names - {m.participant_id} >= set(twins):
-            raise Wrong(f"the twins of {m.participant_id} are not others whose models came in time")
+            raise Wrong(f"the twins of {m.participant_id} are not others who were the first to send a model")
+        if twins and m.participant_id not in names:
+            raise Wrong(f"{m.participant_id} has twins, and another has sent its model before")
         for other, like in m.twins:
             if likeness.get(other, {}).get(m.participant_id) != like:
                 raise Wrong(

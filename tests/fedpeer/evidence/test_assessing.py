@@ -162,6 +162,16 @@ def test_the_same_file_has_the_same_figures_whoever_sent_it(scene: Scene) -> Non
     ]
     assert (one.samples, one.order, one.claimed_degree) == (7, 2, Fraction(1, 2))
     assert [(a.scored, a.holders_micro) for a in found.assessments] == [(True, 2 * MICRO)] * 2
+    # Copies need no likeness; with another model one of them stands for both.
+    assert one.twins == other.twins == ()
+    near = submission("near", noisy(model, scene.start, model, 0.3, seed=4), degree, order=3)
+    found = scene.evidence.assess(scene.ensemble, [copied, original, near], scene.history)
+    names = [
+        [name for name, _ in Measurement.from_record(m).twins]
+        for m in found.record["measurements"]  # type: ignore[union-attr]
+    ]
+    assert names == [["near"], [], ["copy"]]
+    assert [a.cluster for a in found.assessments] == ["copy"] * 3
 
 
 def test_a_mix_in_common_links_nobody_and_samples_in_common_do(scene: Scene) -> None:
