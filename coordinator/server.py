@@ -71,7 +71,7 @@ from coordinator.tracing import Tracing, exporting
 from coordinator.transaction import Transaction
 from coordinator.worker_folders import open_workers
 from fedpeer.audit.sql.database import Database
-from fedpeer.audit.sql.errors import LeaseLost, LeaseTaken
+from fedpeer.audit.sql.errors import LeaseLost
 from fedpeer.audit.sql.ledger_store import SignedLog
 from fedpeer.exit_codes import REFUSED
 from fedpeer.protocol.certificates import CertificateError, certificate_name, load_certificate
@@ -315,14 +315,9 @@ class Coordinator:
 
     async def _stand_by(self, duty: Duty) -> None:
         """Leads once the lease is to be had."""
-        while True:
-            try:
-                await asyncio.to_thread(self._lease.take, 0.0)
-            except LeaseTaken:
-                duty.well()
-                await asyncio.sleep(_STAND_BY_SECONDS)
-            else:
-                break
+        while not await asyncio.to_thread(self._lease.attempt):
+            duty.well()
+            await asyncio.sleep(_STAND_BY_SECONDS)
         log.info("this process leads from here on")
         await self._lead()
 

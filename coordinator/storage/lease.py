@@ -21,7 +21,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
 from fedpeer.audit.sql.database import prepare_file, shown, sqlite_file, translated
-from fedpeer.audit.sql.errors import DatabaseUnreachable, LeaseTaken
+from fedpeer.audit.sql.errors import DatabaseUnreachable, LeaseTaken, StorageError
 
 #: First half of the advisory lock's key, ours alone; the second is the hash of the schema that the ledger's tables are
 #: in, or will be made in, so that two markets can share one database, and two search paths that lead to one market
@@ -68,6 +68,22 @@ class Lease:
                     "stop it first, or name another database in coordinator.toml"
                 )
             time.sleep(_PAUSE_SECONDS)
+
+    def attempt(self) -> bool:
+        """Takes the lease if nobody holds it. The connection stays for the next attempt: a stand-by makes one a second,
+        and connecting costs a hundred times as much as asking.
+
+        Raises:
+            DatabaseUnreachable: the database cannot be reached.
+        """
+        kept = self._connection is not None
+        try:
+            return self._try()
+        except StorageError:
+            self.release()
+            if not kept:
+                raise
+            return self._try()  # the server may have been started again since the last attempt
 
     @property
     def descriptor(self) -> int | None:

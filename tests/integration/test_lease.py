@@ -206,6 +206,28 @@ def test_a_lease_is_free_again_when_it_is_given_up(tmp_path: Path, backend: str)
         second.release()
 
 
+@pytest.mark.parametrize("backend", DURABLE)
+def test_a_stand_by_asks_again_and_again_over_one_connection(tmp_path: Path, backend: str) -> None:
+    with scratch_url(backend, tmp_path) as database:
+        first, second = Lease(make_url(database)), Lease(make_url(database))
+        assert first.attempt()
+        assert not second.attempt()
+        asks = second.descriptor
+        assert not second.attempt()
+        assert second.descriptor == asks
+        if backend == "postgresql":
+            assert second._connection is not None
+            # As a restart of the server breaks it.
+            driver: Any = second._connection.connection.driver_connection
+            first._connection.execute(text(f"SELECT pg_terminate_backend({driver.info.backend_pid})"))  # type: ignore[union-attr]
+            assert not second.attempt()
+        assert first.held()
+        first.release()
+        assert second.attempt()
+        assert second.held()
+        second.release()
+
+
 def test_the_sentence_hides_the_password(tmp_path: Path) -> None:
     if "FEDPEER_TEST_POSTGRESQL" not in os.environ:
         pytest.skip("needs a PostgreSQL server: set FEDPEER_TEST_POSTGRESQL, or `source .ci/services.sh`")
