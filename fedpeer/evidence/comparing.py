@@ -5,12 +5,18 @@ probe of D_c (outputs where there are any, else losses), either beyond what thei
 (`fedpeer.evidence.likeness`), and weighted by the inverse of its variance among pairs of shadows of different halves.
 
 What a mix explains is known from the samples of D_c alone, so that two participants have its error in common, and the
-more, the more their samples are of the same few strata: with mixes p and q, r = sum_i p_i q_i. How much that is,
-anchors show (`fedpeer.evidence.planning`). The map is fitted on the shadows of one half, and the anchors of the other
-half, whose samples lie in two disjoint quarters, are held against it as participants are:
+more, the more their samples are of the same few strata: with mixes p and q, r = sum_i p_i q_i. Two tables say how much,
+and what the same samples add:
 
-    apart(r)   likeness of models of other samples: each first or third with each second; isotonic regression on r
-    same(r)    likeness of models of the same samples: each first with its third; the same
+    apart(r)   likeness of models of other samples: of shadows of different halves of D_c, whose samples are apart, by
+               maps without either; isotonic regression on r
+    same(r)    likeness of models of the same samples: of anchors (`fedpeer.evidence.planning`), each first with its
+               third; the same
+
+Where fewer than `_KNOWN` pairs of shadows lie within half a step of r, as few have the same few strata, apart(r) is at
+least what anchors show. The map is fitted on the shadows of one half, and the anchors of the other half, whose samples
+lie in two disjoint quarters, are held against it as participants are: each first or third with each second, by the
+same regression. That is too much, since half of the shadows tell a pull worse than all, but not too little.
 
 A quarter may have fewer distinct samples m than the recipe asks of a participant, n; then a participant's own samples
 show less in it, and what both have in common more. The error of a map of both halves is half as large, and so is its
@@ -21,10 +27,15 @@ of what training adds.
 Where terms let recipes vary, who varies them the same way moves the same way, on whichever samples. What each variation
 adds to what is left of the sound shadows is read from them by least squares, and these directions are taken off all.
 
-Two models are linked where their likeness is beyond apart(r) by a limit: the conformal quantile of what pairs of
-shadows of different halves have beyond their mean, at rate / (N - 1) among N submissions, so that at most `rate` of
-honest participants are linked with any other (union bound). On the way from apart(r) to same(r) the likeness tells the
-part of the samples that they have in common (`mechanism.evidence`).
+Shadows of a skewed mix have fewer distinct samples than participants, too. Of a pair with c = sqrt(m_i m_j) / n of the
+recipe's samples a likeness c apart(r) is expected, and it counts c^2.
+
+Pairs of like few strata vary more: as s(r) times the usual, an isotonic regression of what they have beyond that, up
+or down, on r, over its mean, and 1 at least. Two models are linked where their likeness is beyond apart(r) by more than
+s(r) times a limit: the conformal quantile of what pairs of shadows of different halves have beyond what is expected,
+over s(r), at rate / (N - 1) among N submissions, so that at most `rate` of honest participants are linked with any
+other (union bound). What is logged has limit (s(r) - 1) in apart(r). On the way from apart(r) to same(r) the likeness
+tells the part of the samples that they have in common (`mechanism.evidence`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -56,6 +67,9 @@ _INTEGERS = 1e-4
 
 #: Where the tables stand.
 STEPS = np.linspace(0, 1, 11)
+
+#: Fewest pairs of shadows from which a likeness at a step is known: their mean is off by a fifth of their deviation.
+_KNOWN = 25
 
 #: What is left of one model's update, and of its outputs; of the lengths whose squares weigh their cosines.
 Left = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
@@ -106,8 +120,9 @@ class Comparison:
     Attributes:
         update, output: what a mix does to either; shares: the weights of their cosines.
         apart, same: likeness at `STEPS` of r; of models of other samples, and of the same.
+        varies: s at `STEPS`.
         moved: where variations of the recipe move either, (k, B) each.
-        spread: of the likeness of pairs of shadows of different halves around its mean, ascending.
+        spread: what pairs of shadows of different halves have beyond what is expected, over s(r), ascending.
     """
 
     probe: Probe
@@ -117,6 +132,7 @@ class Comparison:
     moved: tuple[Array, Array]
     apart: Array
     same: Array
+    varies: Array
     spread: Array
 
     def left(self, seen: Observation, shares: Array) -> Left:
@@ -134,7 +150,8 @@ class Comparison:
     def map(self, submissions: int) -> LikenessMap:
         """What likenesses among so many say, in integers."""
         link = limit_at(self.spread, RATE / max(submissions - 1, 1))
-        apart, same = (tuple(micro(value) for value in table.tolist()) for table in (self.apart, self.same))
+        beyond = self.apart + link * (self.varies - 1)
+        apart, same = (tuple(micro(value) for value in table.tolist()) for table in (beyond, self.same))
         return LikenessMap(apart, same, max(micro(link), 1))
 
 
@@ -186,6 +203,7 @@ def fit_comparison(
     classifier: bool,
     seed: int,
     variations: Array | None = None,
+    distinct: Array | None = None,
 ) -> Comparison:
     """What the sound shadows say, and the anchors.
 
@@ -196,27 +214,42 @@ def fit_comparison(
         classifier: whether outputs are log-probabilities.
         seed: of the probe.
         variations: of the recipes of the sound shadows (`planning.variations`), (n, k); None: there are none.
+        distinct: samples of each, over the recipe's, (n,); enough where left out.
     """
     rows = probe_of(codes, seed)
     probe = Probe(rows, codes[rows], classifier)
-    mixes, first = mix_of(shares), halves == 0
+    mixes = mix_of(shares)
     pairs, pulls, alike, moves = [], [], [], []
     for vector in (_direction, probe):
         vectors = np.array([vector(each) for each in sound])
-        pull, said = fit_pull(vectors, mixes, halves)
-        moved = _moved(vectors - said, variations)
-        left = directions(without(vectors - said, list(moved)))
-        pairs.append(np.ravel(left[first] @ left[~first].T))
+        pull, rest = fit_pull(vectors, mixes, halves)
+        moved = _moved(rest.alone(), variations)
+        pairs.append(np.ravel(rest.alike(moved)))
         pulls.append(pull)
         moves.append(moved)
         alike.append(_anchors_alike(anchors, vector, vectors, mixes, halves, variations))
     precise = 1 / np.maximum([part.var() for part in pairs], 1e-12)
     shares = precise / precise.sum()
-    together = shares @ pairs
-    tables = _tables(anchors, shares[0] * alike[0] + shares[1] * alike[1], samples)
-    spread = np.sort(together - together.mean())
+    together, r = shares @ pairs, np.ravel(mixes[halves == 0] @ mixes[halves == 1].T)
+    apart, same = _tables(anchors, shares[0] * alike[0] + shares[1] * alike[1], samples)
+    part = np.ones(len(sound)) if distinct is None else np.minimum(distinct, 1.0)
+    own = np.sqrt(np.ravel(np.outer(part[halves == 0], part[halves == 1])))
+    of_pairs = _rising(np.column_stack([r, together / own]), own**2)
+    if anchors:
+        apart = _apart(r, of_pairs, apart)
+    beyond = together - own * np.interp(r, STEPS, of_pairs)
+    varies = np.maximum(_rising(np.column_stack([r, np.abs(beyond)])) / max(np.abs(beyond).mean(), 1e-12), 1)
+    spread = np.sort(beyond / np.interp(r, STEPS, varies))
     weights = float(shares[0]), float(shares[1])
-    return Comparison(probe, pulls[0], pulls[1], weights, (moves[0], moves[1]), *tables, spread)
+    return Comparison(probe, pulls[0], pulls[1], weights, (moves[0], moves[1]), apart, same, varies, spread)
+
+
+def _apart(r: Array, of_pairs: Array, of_anchors: Array) -> Array:
+    """apart at `STEPS`: what pairs show, and at least what anchors do where few pairs are near."""
+    near = np.abs(np.subtract.outer(STEPS, r)) <= (STEPS[1] - STEPS[0]) / 2
+    few = near.sum(axis=1) < _KNOWN
+    table: Array = np.maximum.accumulate(np.where(few, np.maximum(of_pairs, of_anchors), of_pairs))
+    return table
 
 
 def _anchors_alike(
@@ -261,7 +294,7 @@ def _moved(left: Array, variations: Array | None) -> Array:
 
 
 def _tables(anchors: Sequence[Anchor], alike: Array, samples: int) -> tuple[Array, Array]:
-    """apart and same; without anchors nothing is linked but what is one model.
+    """What anchors show of apart, and same; without anchors nothing is linked but what is one model.
 
     Args:
         alike: likeness of all anchors' shadows with one another, in order.
@@ -295,9 +328,9 @@ def _scaled(alike: float, part: float) -> float:
     return part * alike / (1 + (part - 1) * alike) if alike > 0 else alike
 
 
-def _rising(points: Array) -> Array:
+def _rising(points: Array, weights: Array | None = None) -> Array:
     """Isotonic regression of (r, value), at `STEPS`."""
-    fitted = IsotonicRegression(out_of_bounds="clip").fit(points[:, 0], points[:, 1])
+    fitted = IsotonicRegression(out_of_bounds="clip").fit(points[:, 0], points[:, 1], weights)
     result: Array = fitted.predict(STEPS)
     return result
 

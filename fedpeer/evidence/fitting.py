@@ -15,6 +15,12 @@ update says of it comes from the other half's map, which has not seen them. What
 what stands against it (fewer samples of D_c to observe it on, one half's map where a participant has two), as long as
 a half has enough samples of every stratum: `fedpeer.evidence.planning.scarcity`.
 
+Some shadows have *wrong targets*, as honest data may, so that no screen refuses these. What wrong targets add to each
+feature, the same for all strata, is the slope of what is left of it beyond a ridge regression on the mix. It is taken
+off the shadows on which the maps from features are fitted, which are so those of models with right targets; shadows
+that are held out, and those that the screens look at, are as they were observed. Else all participants with right
+targets would be told too little by what the shadows are off by on average.
+
 Shadows of earlier rounds can be *carried over*: they join every fit as they were observed at their own starts, and the
 features of the start tell the starts apart. What is held out, and so the interval, is of this round's shadows alone.
 
@@ -33,6 +39,8 @@ from typing import Any
 import numpy as np
 
 from fedpeer.evidence.errors import EvidenceError
+from fedpeer.evidence.likeness import mix_of
+from fedpeer.evidence.mix_lines import lines_and_rest
 from fedpeer.evidence.observing import SORTED_FEATURES, Observation
 from fedpeer.evidence.regression import (
     Indices,
@@ -75,6 +83,7 @@ class ShadowTable:
         shares: (n, S); degrees: (n,).
         halves: of D_c, (n,).
         groups: those of one group are left out together, (n,).
+        added: to the features of each stratum by wrong targets, as far as it is known without the shadow, (n, m).
         reference: p^(c).
         sorted_columns: of the features.
     """
@@ -85,6 +94,7 @@ class ShadowTable:
     degrees: Array
     halves: Halves
     groups: Indices
+    added: Array
     reference: tuple[Fraction, ...]
     sorted_columns: tuple[int, ...]
 
@@ -97,15 +107,19 @@ class ShadowTable:
         halves: Halves,
         groups: Indices,
         reference: tuple[Fraction, ...],
+        wrong: Array | None = None,
     ) -> "ShadowTable":
-        """Args: names: of the features."""
+        """Args: names: of the features; wrong: share of wrong targets, (n,); None: there are none."""
         q = np.array([float(p) for p in reference])
+        features, vectors = _stacked(observations)
         return cls(
-            *_stacked(observations),
+            features,
+            vectors,
             shares,
             np.abs(shares - q).sum(axis=1) / 2,
             halves,
             groups,
+            _added(features, shares, np.zeros(len(shares)) if wrong is None else wrong),
             reference,
             tuple(names.index(name) for name in SORTED_FEATURES if name in names),
         )
@@ -123,6 +137,7 @@ class ShadowTable:
             self.degrees[chosen],
             self.halves[chosen],
             self.groups[chosen],
+            self.added[chosen],
             self.reference,
             self.sorted_columns,
         )
@@ -138,6 +153,7 @@ class ShadowTable:
             np.concatenate([self.degrees, other.degrees]),
             np.concatenate([self.halves, other.halves]),
             np.concatenate([self.groups, self.groups.max(initial=-1) + 1 + other.groups]),
+            np.concatenate([self.added, other.added]),
             self.reference,
             self.sorted_columns,
         )
@@ -261,6 +277,25 @@ def _stacked(observations: Sequence[Observation]) -> tuple[Array, dict[str, Arra
     }
 
 
+def _added(features: Array, shares: Array, wrong: Array) -> Array:
+    """What wrong targets add to the features of each shadow, the same for all strata, (n, m): their share times the
+    slope on it, without the shadow, of what a ridge regression on the mix leaves of the features.
+    """
+    around = wrong - wrong.mean()
+    squares = np.square(around)
+    if not squares.any():
+        return np.zeros((len(features), features.shape[2]))
+    flat = features.reshape(len(features), -1)
+    spread = np.maximum(flat.std(axis=0), 1e-9)
+    _, rest = lines_and_rest((flat - flat.mean(axis=0)) / spread, mix_of(shares))
+    beyond = (rest * spread).reshape(features.shape).mean(axis=1)
+    slope = around @ beyond / squares.sum()
+    off = (beyond - np.outer(around, slope)) / (1 - squares / squares.sum())[:, None]
+    without_it = slope - around[:, None] * off / squares.sum()
+    result: Array = wrong[:, None] * without_it
+    return result
+
+
 def _residuals(table: ShadowTable, carried: ShadowTable | None, tricked: ShadowTable | None) -> Array:
     """What maps are off by on each part of the shadows, fitted on all others."""
     found = np.empty(len(table.degrees))
@@ -271,7 +306,7 @@ def _residuals(table: ShadowTable, carried: ShadowTable | None, tricked: ShadowT
 
 
 def fit_maps(table: ShadowTable, tricked: ShadowTable | None = None) -> tuple[Maps, Array, Array]:
-    """All steps; the features of the table's own shadows, and their shares, each without that shadow."""
+    """All steps; the features of the table's own shadows as observed, and their shares, each without that shadow."""
     tellers, told = {}, {}
     for name, vectors in table.vectors.items():
         if name == "update" and len(np.unique(table.halves)) > 1:
@@ -280,12 +315,14 @@ def fit_maps(table: ShadowTable, tricked: ShadowTable | None = None) -> tuple[Ma
             scale = DIRECTION if name == "update" else Scale.of(vectors)
             tellers[name], told[name] = fit_whole(vectors, table.shares, scale)
     features = _extended(table.features, told, table.reference)
-    crossed = np.empty_like(table.shares)
+    right = _extended(table.features - table.added[:, None, :], told, table.reference)
+    crossed, of_right = np.empty_like(table.shares), np.empty_like(table.shares)
     for rest, fold in folds(table.groups, _CROSS_FOLDS):
-        line = ridge(label_rows(features[rest]), table.shares[rest].ravel())
-        crossed[fold] = line(label_rows(features[fold])).reshape(len(fold), -1)
-    shares = ridge(label_rows(features), table.shares.ravel())
-    z, degrees = table.z(features, crossed), table.degrees
+        line = ridge(label_rows(right[rest]), table.shares[rest].ravel())
+        for found, seen in ((crossed, features), (of_right, right)):
+            found[fold] = line(label_rows(seen[fold])).reshape(len(fold), -1)
+    shares = ridge(label_rows(right), table.shares.ravel())
+    z, degrees = table.z(right, of_right), table.degrees
     if tricked is not None:
         z = np.concatenate([z, _regressors_of(tricked, tellers, shares)])
         degrees = np.concatenate([degrees, tricked.degrees])

@@ -14,11 +14,17 @@ few shadows, pairs of them look alike, and the limit of a link rises above what 
 What is left of a model is its own samples': a copy has 1, a model trained again on the same samples little less, and
 models of different samples little, unless few strata are all that both have (`fedpeer.evidence.comparing`).
 
-Of shadows what is left is taken without the shadow itself, its residual over 1 - H_ii. Shadows of one half of D_c share
-samples, which the map does not know: their residuals have a mean in common, d more than those of the other half. It
-lies between the two halves, so that pairs of shadows of different halves have -d/2 and d/2 in common; two participants,
-whose samples are of neither, lie as far from it and on one side of it. Residuals of the first half are therefore
-given without d: pairs of different halves then have in common what two participants have.
+Two participants are in no map, so the likeness of two shadows is taken by the map without either. With R = (I - H) V
+what a map of all leaves, that of i and j is
+
+    (I - H_S)^-1 R_S,  S = {i, j}
+
+By maps without one alone, which know the other, two shadows of a like mix would be less alike than participants are:
+the map has gone half of the way to the other. Shadows of one half of D_c share samples, which the map does not know:
+their residuals have a mean in common, d more than those of the other half. It lies between the two halves, so that
+pairs of shadows of different halves have -d/2 and d/2 in common; two participants, whose samples are of neither, lie as
+far from it and on one side of it. From what is left of the first half d is therefore taken: pairs of different halves
+then have in common what two participants have.
 """
 
 from dataclasses import dataclass
@@ -27,10 +33,12 @@ import numpy as np
 import numpy.typing as npt
 
 from fedpeer.evidence.regression import least_penalty
-from fedpeer.evidence.sketch import Array, directions
+from fedpeer.evidence.sketch import Array, directions, without
 
 #: Candidates of the ridge penalty, over the largest eigenvalue of the kernel's matrix.
 _PENALTIES = np.logspace(-5, 0.5, 14)
+
+_TINY = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,23 +57,78 @@ class Pull:
         return directions(vectors - _kernel(mixes, self.mixes) @ self.weights)
 
 
-def fit_pull(vectors: Array, mixes: Array, halves: npt.NDArray[np.int64]) -> tuple[Pull, Array]:
-    """The map, and what it says of each shadow without it, (n, B): what is beyond that is left; see the module's text.
+@dataclass(frozen=True, eq=False)
+class Rest:
+    """What a map leaves of its own shadows; see the module's text.
+
+    Attributes:
+        fitted: R, (n, B); hat: H, (n, n).
+        halves: of D_c, (n,); difference: d, (B,).
+    """
+
+    fitted: Array
+    hat: Array
+    halves: npt.NDArray[np.int64]
+    difference: Array
+
+    def alone(self) -> Array:
+        """Of each shadow by the map without it, (n, B)."""
+        return _alone(self.fitted, self.hat) - np.outer(self.halves == 0, self.difference)
+
+    def alike(self, moved: Array) -> Array:
+        """Cosines of each shadow of the first half with each of the second, by the map without both, (n_0, n_1).
+
+        Args:
+            moved: directions that are taken off all, (k, B).
+        """
+        seconds = np.flatnonzero(self.halves == 1)
+        of_second, known = 1 - self.hat.diagonal()[seconds], self.fitted[seconds]
+        found = []
+        for first in np.flatnonzero(self.halves == 0):
+            both, of_first = self.hat[first, seconds], 1 - self.hat[first, first]
+            inverse = np.maximum(of_first * of_second - both**2, _TINY)
+            one = np.outer(of_second, self.fitted[first]) + both[:, None] * known
+            other = of_first * known + np.outer(both, self.fitted[first])
+            one, other = (
+                directions(without(part / inverse[:, None] - away, list(moved)))
+                for part, away in ((one, self.difference), (other, 0.0))
+            )
+            found.append(np.einsum("ij,ij->i", one, other))
+        return np.array(found)
+
+
+def fit_pull(vectors: Array, mixes: Array, halves: npt.NDArray[np.int64]) -> tuple[Pull, Rest]:
+    """The map, and what it leaves of the shadows.
 
     Args:
         vectors: shape (n, B); mixes: distributions over the strata, (n, S); halves: of D_c, (n,).
     """
-    pull, residuals = pull_of(vectors, mixes)
+    pull, fitted, hat = _fitted(vectors, mixes)
+    residuals = _alone(fitted, hat)
     difference = residuals[halves == 0].mean(axis=0) - residuals[halves == 1].mean(axis=0)
-    return pull, vectors - residuals + np.outer(halves == 0, difference)
+    return pull, Rest(fitted, hat, halves, difference)
 
 
 def pull_of(vectors: Array, mixes: Array) -> tuple[Pull, Array]:
     """The map of the penalty with the least error, and what is left of each without it."""
+    pull, fitted, hat = _fitted(vectors, mixes)
+    return pull, _alone(fitted, hat)
+
+
+def _fitted(vectors: Array, mixes: Array) -> tuple[Pull, Array, Array]:
+    """The map of the penalty with the least error, R and H."""
     values, axes = np.linalg.eigh(_kernel(mixes, mixes))
     values = np.maximum(values, 0)
-    chosen, residuals = least_penalty(axes, values, vectors, _PENALTIES * values[-1])
-    return Pull(mixes, axes @ ((axes.T @ vectors) / (values + chosen)[:, None])), residuals
+    chosen, _ = least_penalty(axes, values, vectors, _PENALTIES * values[-1])
+    hat = (axes * (values / (values + chosen))) @ axes.T
+    pull = Pull(mixes, axes @ ((axes.T @ vectors) / (values + chosen)[:, None]))
+    return pull, vectors - hat @ vectors, hat
+
+
+def _alone(fitted: Array, hat: Array) -> Array:
+    """R_i over 1 - H_ii."""
+    left: Array = fitted / np.maximum(1 - hat.diagonal(), _TINY)[:, None]
+    return left
 
 
 def mix_of(shares: Array) -> Array:

@@ -446,6 +446,7 @@ def fit_ensemble(
     fitted = fit_degree(table, earlier, tricked)
     other = _table(flawed, observer.features, task.reference) if flawed else None
     honest = [each for _, each in sound]
+    distinct = np.array([len(np.unique(plan.rows)) for plan, _ in sound]) / task.recipe.samples
     comparison = fit_comparison(
         honest,
         fitted.shares,
@@ -456,8 +457,8 @@ def fit_ensemble(
         classifier=task.workload.classes is not None,
         seed=seed,
         variations=variations([plan for plan, _ in sound], task.recipe),
+        distinct=distinct,
     )
-    distinct = np.array([len(np.unique(plan.rows)) for plan, _ in sound]) / task.recipe.samples
     kept = [(place, each.kept) for place, (_, each) in enumerate(sound) if each.kept is not None]
     return Ensemble(
         observer,
@@ -593,7 +594,9 @@ def _table(
     groups = np.array(
         [k if plan.anchor is None else len(pairs) + plan.anchor for k, (plan, _) in enumerate(pairs)]
     )
-    return ShadowTable.of([each for _, each in pairs], names, shares, halves, groups, reference)
+    # Repeated, flawed and tricked ones teach no map from features as observed, whatever their targets.
+    wrong = np.array([plan.wrong if plan.sound else 0.0 for plan, _ in pairs])
+    return ShadowTable.of([each for _, each in pairs], names, shares, halves, groups, reference, wrong)
 
 
 def _anchors(pairs: Sequence[tuple[Plan, Observation]]) -> list[Anchor]:

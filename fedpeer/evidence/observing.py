@@ -59,9 +59,6 @@ _LOG_OFFSET = 0.02
 #: moves it is rounding, or an optimizer that divides rounding by itself. float64 has 2e-16.
 _SILENT = 1e-9
 
-#: Added to the length of a tensor's change before its logarithm, over the length of the whole change.
-_LEAST_CHANGE = 1e-9
-
 GENERIC_FEATURES = ("loss", "gain", "rank", "log", "spread", "start")
 CLASS_FEATURES = (
     "own", "accuracy", "log_elsewhere", "elsewhere", "mistaken", "start_elsewhere", "prior",
@@ -80,8 +77,9 @@ class Observation:
     Attributes:
         features: millionths, shape (S, m), in the order of `Observer.features`.
         vectors: long vectors by name.
-        changes: logarithm of each tensor's change over the length of the whole change, in the order of
-            `Observer.tensors`.
+        changes: length of each tensor's change over that of the whole change, in the order of `Observer.tensors`. No
+            logarithm: a small tensor, such as an output's bias under a balanced mix, may hardly move, by chance, and
+            then its logarithm has no bound.
         gains: mean of l0 - l of each stratum, as above, shape (S,).
         outputs: of the model on all of D_c, shape (n, K), or its losses, (n, 1), where it has no outputs.
         kept: the same shadow as one that took part before, where it is trained as such, too.
@@ -180,7 +178,7 @@ class Observer:
         return Observation(
             np.array([[micro(x) for x in row] for row in rows.tolist()], dtype=np.int64),
             {**vectors, "update": change},
-            np.log(np.array(changes) + _LEAST_CHANGE),
+            np.array(changes),
             gains,
             raw.astype(np.float32),
         )

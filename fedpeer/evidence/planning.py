@@ -107,6 +107,11 @@ class Plan:
     trick: str = ""
 
     @property
+    def wrong(self) -> float:
+        """Share of its targets that are those of other samples."""
+        return float((self.rows != self.targets_from).mean())
+
+    @property
     def repeated(self) -> bool:
         """Whether it has fewer samples, repeated."""
         return self.family > 0
@@ -209,7 +214,7 @@ def variations(plans: Sequence[Plan], recipe: Recipe) -> npt.NDArray[np.float64]
     number a column for less and one for more, by ratios where it can; of names one for each other than the task's. And
     how many of its targets are wrong, over `WRONG_TARGETS`.
     """
-    wrong = [(plan.rows != plan.targets_from).mean() / WRONG_TARGETS for plan in plans]
+    wrong = [plan.wrong / WRONG_TARGETS for plan in plans]
     columns = [wrong] if any(wrong) else []
     for name, range_ in varied(recipe).items():
         values = [getattr(recipe if plan.recipe is None else plan.recipe, name) for plan in plans]

@@ -155,7 +155,7 @@ class Usual:
     Attributes:
         length: logarithm of the updates' lengths.
         direction: of the update.
-        changes: logarithm of each tensor's share in the change; deviation: of what the mix does not explain.
+        changes: each tensor's share in the change; deviation: of what the mix does not explain.
         gains: of each stratum, of shadows by the squares of its shares in them, (S,).
     """
 
@@ -172,15 +172,16 @@ class Usual:
         updates = np.array([each.vectors["update"] for each in shadows])
         lengths = np.maximum(np.linalg.norm(updates, axis=1, keepdims=True), _TINY)
         changes = ByMix.of(np.array([each.changes for each in shadows]), mixes)
-        # A tensor whose share hardly varies is judged as if it varied by a tenth of what the others do.
-        least = max(0.1 * float(np.median(changes.rest)), 1e-9)
+        # A tensor whose share hardly varies, for its size, is judged as if it varied by a tenth of what the others do.
+        varies = changes.rest / np.maximum(changes.mean, _TINY)
+        least = 0.1 * float(np.median(varies)) * changes.mean
         weights = shares**2
         gains = (weights * np.array([each.gains for each in shadows])).sum(axis=0)
         return cls(
             ByMix.of(np.log(lengths), mixes),
             lines_and_rest(directions(updates), mixes)[0],
             changes,
-            np.maximum(changes.rest, least),
+            np.maximum(np.maximum(changes.rest, least), 1e-9),
             np.maximum(gains / np.maximum(weights.sum(axis=0), 1e-12), _LEAST_GAIN),
         )
 

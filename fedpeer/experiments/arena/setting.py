@@ -55,6 +55,9 @@ _PENALTY, _STAKE = Decimal(4), MICRO // 2
 #: Samples on which global models are compared; nobody trains on them.
 _TEST_SAMPLES = 1_000
 
+#: Participants of an arena, at least.
+LEAST_PARTICIPANTS = 5
+
 #: Tasks that are traded.
 ARENA_TASKS = ("digits", "fashion-mnist", "flights-mlp", "text-head")
 
@@ -66,7 +69,8 @@ class ArenaSetting:
     Attributes:
         dataset: of `ARENA_TASKS`.
         rules, attacks: names.
-        participants: honest participants, of whom one at a time is replaced by an attacker; at least 5.
+        participants: honest participants, of whom one at a time is replaced by an attacker; at least
+            `LEAST_PARTICIPANTS`. Of a pool that is too small for samples of their own there are fewer.
         attackers: how many of them take the attacker's part, each in its own run of a round.
         rounds: from a fresh start; later rounds start from the honest aggregate.
         seeds: populations, data splits and shadows, new ones each.
@@ -139,12 +143,12 @@ class ArenaPopulation:
         rows = drawn(self.pool_codes, mix.counts, generator, taken)
         return self.pool.select(rows), self.pool_codes[rows]
 
-    def apart(self) -> dict[str, Rows]:
-        """Rows of the pool that the traders collect at their optimum, as few in common as there are samples for."""
-        taken, found = np.zeros(len(self.pool), dtype=np.int64), {}
-        for trader in self.traders:
-            rows = found[trader.name] = drawn(self.pool_codes, trader.optimal.counts, self.generator, taken)
-            taken[rows] += 1
+    def apart(self, mixes: Sequence[LabelMix]) -> list[Rows]:
+        """Rows of the pool of one participant a mix, as few in common as there are samples for."""
+        taken, found = np.zeros(len(self.pool), dtype=np.int64), []
+        for mix in mixes:
+            found.append(drawn(self.pool_codes, mix.counts, self.generator, taken))
+            taken[found[-1]] += 1
         return found
 
     def goodness(self, weights: Weights) -> float:
@@ -179,15 +183,16 @@ def make_population(setting: ArenaSetting, seed: int) -> ArenaPopulation:
     rows = np.arange(len(parts.pool) - held)
     generator = np.random.default_rng([seed, 1])
     reference = evidence.reference
-    degrees = np.linspace(*_STARTS, setting.participants)
-    costs = generator.permutation(np.linspace(*_COSTS, setting.participants))
-    # A majority of which the pool has too few would make honest participants share their samples.
+    count = min(setting.participants, max(LEAST_PARTICIPANTS, len(rows) // recipe.samples))
+    degrees = np.linspace(*_STARTS, count)
+    costs = generator.permutation(np.linspace(*_COSTS, count))
+    # A majority of which the pool has too few, or that several have, would make honest participants share samples.
     supply = np.bincount(parts.pool_codes[rows], minlength=parts.strata)
     common = np.flatnonzero(supply >= recipe.samples)
-    majorities = common if len(common) else np.arange(parts.strata)
+    majorities = np.resize(generator.permutation(common if len(common) else np.arange(parts.strata)), count)
     starts = [
-        _start(reference, recipe.samples, float(degree), int(generator.choice(majorities)), generator)
-        for degree in degrees
+        _start(reference, recipe.samples, float(degree), int(majority), generator)
+        for degree, majority in zip(degrees, majorities, strict=True)
     ]
     optimal = _optimal_degrees([float(s.degree) for s in starts], costs)
     traders = tuple(

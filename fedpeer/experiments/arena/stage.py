@@ -112,9 +112,12 @@ class Stage:
     def _play_honestly(self) -> Honest:
         population, traders = self.population, self.population.traders
         seeds = [int(s) for s in population.generator.integers(2**31, size=2 * len(traders))]
-        self._rows = population.apart()
-        samples = [population.pool.select(rows) for rows in self._rows.values()]
-        samples += [population.samples(t.start, population.generator) for t in traders]
+        optimal_rows = population.apart([t.optimal for t in traders])
+        self._rows = {t.name: rows for t, rows in zip(traders, optimal_rows, strict=True)}
+        samples = [
+            population.pool.select(rows)
+            for rows in (*optimal_rows, *population.apart([t.start for t in traders]))
+        ]
         models = train_all(population.workload, self.start, samples, population.recipe, seeds)
         optimal = {t.name: m for t, m in zip(traders, models, strict=False)}
         idle = {t.name: m for t, m in zip(traders, models[len(traders) :], strict=True)}

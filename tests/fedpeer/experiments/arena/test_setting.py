@@ -6,18 +6,24 @@ from fedpeer.experiments.accuracy.trial import drawn
 from fedpeer.experiments.arena.setting import ArenaSetting, make_population
 
 
-def test_honest_traders_have_as_few_samples_in_common_as_there_are_samples_for() -> None:
-    """Digits' pool has 1,037 samples: enough for six of 150, and not for eight."""
-    for participants, most in ((6, 1), (8, 2)):
-        population = make_population(ArenaSetting("digits", ("verified",), (), participants), 0)
-        found = population.apart()
+def test_honest_traders_have_no_sample_in_common() -> None:
+    """Digits' pool has 1,037 samples: enough for six of 150 of them, and not for the eight that are asked for."""
+    for seed in range(3):
+        population = make_population(ArenaSetting("digits", ("verified",), ()), seed)
+        mixes = [trader.optimal for trader in population.traders]
+        assert len(mixes) == 6
+        found = population.apart(mixes)
         used = np.zeros(len(population.pool), dtype=np.int64)
-        for trader in population.traders:
-            rows = found[trader.name]
+        for mix, rows in zip(mixes, found, strict=True):
             counts = np.bincount(population.pool_codes[rows], minlength=len(population.reference))
-            assert tuple(counts) == trader.optimal.counts
+            assert tuple(counts) == mix.counts
             used[rows] += 1
-        assert used.max() == most
+        assert used.max() == 1
+
+
+def test_a_large_pool_has_as_many_traders_as_are_asked_for() -> None:
+    population = make_population(ArenaSetting("flights-mlp", ("verified",), ()), 0)
+    assert len(population.traders) == ArenaSetting.participants
 
 
 def test_what_others_have_is_taken_last() -> None:
