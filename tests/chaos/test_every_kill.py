@@ -44,7 +44,6 @@ from tests.chaos.test_coordinator_kills import (
     operator,
 )
 from tests.chaos.test_worker_kills import Place
-from tests.chaos.test_worker_kills import children as worker_processes
 from tests.integration.market import verified
 from tests.integration.test_own_workload_market import MODULE, Own, rows
 from tests.object_stores import free_port, store_process, write_key
@@ -170,7 +169,7 @@ def run_campaign(path: Path, kills: int, seed: int) -> None:
         make_worker_folder(folder, path / "worker", "worker")
         place = Place(folder, path / "worker", port, resources)
         place.schedule()
-        worker = place.work(1)
+        place.work(1)
         service = Service(folder, path / "coordinator.log", fronts=2)
         service.start()
         resources.callback(service.kill)
@@ -204,7 +203,7 @@ def run_campaign(path: Path, kills: int, seed: int) -> None:
             )
 
         kinds: dict[str, Callable[[], bool]] = {
-            "worker": lambda: killed(worker_processes(worker), moments),
+            "worker": lambda: killed(place.children(), moments),
             "scheduler": kill_scheduler,
             "front": kill_front,
             "runner": kill_runner,
@@ -241,7 +240,8 @@ def run_campaign(path: Path, kills: int, seed: int) -> None:
         report = verified(folder)
         assert report.counts.payments == tasks * ROUNDS * len(NAMES)
         assert report.open_tasks == {}
-        assert worker.poll() is None
+        assert place.workers is not None
+        assert place.workers.poll() is None
 
 
 @pytest.mark.slow
