@@ -34,8 +34,10 @@ Pairs of like few strata vary more: as s(r) times the usual, an isotonic regress
 or down, on r, over its mean, and 1 at least. Two models are linked where their likeness is beyond apart(r) by more than
 s(r) times a limit: the conformal quantile of what pairs of shadows of different halves have beyond what is expected,
 over s(r), at rate / (N - 1) among N submissions, so that at most `rate` of honest participants are linked with any
-other (union bound). What is logged has limit (s(r) - 1) in apart(r). On the way from apart(r) to same(r) the likeness
-tells the part of the samples that they have in common (`mechanism.evidence`).
+other (union bound). Models of one mix have all of the map's error in common, whatever r is, and honest participants
+that make the same effort have one mix; so the limit is at least that of the tenth of the pairs whose mixes are the most
+alike, by sum_i sqrt(p_i q_i). What is logged has limit (s(r) - 1) in apart(r). On the way from apart(r) to same(r) the
+likeness tells the part of the samples that they have in common (`mechanism.evidence`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -70,6 +72,9 @@ STEPS = np.linspace(0, 1, 11)
 
 #: Fewest pairs of shadows from which a likeness at a step is known: their mean is off by a fifth of their deviation.
 _KNOWN = 25
+
+#: Pairs of the most alike mixes, of which a link has a limit, too: this part.
+_LIKE = 0.1
 
 #: What is left of one model's update, and of its outputs; of the lengths whose squares weigh their cosines.
 Left = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
@@ -122,7 +127,8 @@ class Comparison:
         apart, same: likeness at `STEPS` of r; of models of other samples, and of the same.
         varies: s at `STEPS`.
         moved: where variations of the recipe move either, (k, B) each.
-        spread: what pairs of shadows of different halves have beyond what is expected, over s(r), ascending.
+        spread: what pairs of shadows of different halves have beyond what is expected, over s(r), ascending;
+            spread_of_like: of the pairs of the most alike mixes.
     """
 
     probe: Probe
@@ -134,6 +140,7 @@ class Comparison:
     same: Array
     varies: Array
     spread: Array
+    spread_of_like: Array
 
     def left(self, seen: Observation, shares: Array) -> Left:
         """What is left of one model; `shares` of the strata as estimated, (S,)."""
@@ -149,7 +156,8 @@ class Comparison:
 
     def map(self, submissions: int) -> LikenessMap:
         """What likenesses among so many say, in integers."""
-        link = limit_at(self.spread, RATE / max(submissions - 1, 1))
+        rate = RATE / max(submissions - 1, 1)
+        link = max(limit_at(self.spread, rate), limit_at(self.spread_of_like, rate))
         beyond = self.apart + link * (self.varies - 1)
         apart, same = (tuple(micro(value) for value in table.tolist()) for table in (beyond, self.same))
         return LikenessMap(apart, same, max(micro(link), 1))
@@ -239,9 +247,15 @@ def fit_comparison(
         apart = _apart(r, of_pairs, apart)
     beyond = together - own * np.interp(r, STEPS, of_pairs)
     varies = np.maximum(_rising(np.column_stack([r, np.abs(beyond)])) / max(np.abs(beyond).mean(), 1e-12), 1)
-    spread = np.sort(beyond / np.interp(r, STEPS, varies))
+    beyond /= np.interp(r, STEPS, varies)
+    roots = np.sqrt(mixes)
+    affinity = np.ravel(roots[halves == 0] @ roots[halves == 1].T)
+    like = np.argsort(-affinity, kind="stable")[: max(int(_LIKE * len(beyond)), _KNOWN)]
+    spread, of_like = np.sort(beyond), np.sort(beyond[like])
     weights = float(shares[0]), float(shares[1])
-    return Comparison(probe, pulls[0], pulls[1], weights, (moves[0], moves[1]), apart, same, varies, spread)
+    return Comparison(
+        probe, pulls[0], pulls[1], weights, (moves[0], moves[1]), apart, same, varies, spread, of_like
+    )
 
 
 def _apart(r: Array, of_pairs: Array, of_anchors: Array) -> Array:
