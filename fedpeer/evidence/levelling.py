@@ -1,0 +1,110 @@
+"""Whether balanced behaviour is that of balanced data, from tricked shadows.
+
+Skewed data whose rare strata are filled up, by repeating, weighting or making up samples, are trained to behave as
+balanced data do, and are read as balanced. But behind what is filled up are fewer samples than there seem to be, and
+their model is not quite one of balanced data: its strata are told worse than their shares say, and it strays further.
+What tells the two apart is a line
+
+    t = c_0 + sum_r c_r z_r + c_s straying + c_n norm
+
+over the regressors z of the degree, by ridge regression: 1 of tricked shadows (`fedpeer.evidence.tricks`), whose data
+are skewed, and 0 of sound ones. Of these the third that is nearest to the reference counts `_NEAR` times, since it is
+they who could be taken for tricked ones. Shadows of earlier rounds join, each less the mean of the sound ones of its
+start.
+
+It is logged as one more line to how often a model saw each of its samples (`mechanism.evidence`), so that it moves the
+weight w = min(1, 1 / (y c))^3, c the terms' `whole_from`:
+
+    y = (1 + (t - limit) / (middle - limit)) / c
+
+with the median of tricked shadows as the middle, where an eighth of the weight is left, and the least limit at which
+sound shadows, each told by a line that has not seen it, keep `KEPT` of their weight in the mean of every third of the
+degrees. So who follows the recipe loses 1 - `KEPT` in expectation, as far as it is like sound shadows.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from fedpeer.evidence.regression import Indices, Line, folds, ridge
+from fedpeer.evidence.sketch import Array
+from fedpeer.evidence.straying import KEPT, LEAST_SOUND
+from mechanism.coverage import POWER
+
+#: How often the sound shadows of the least degrees count.
+_NEAR = 3
+
+#: Fewest tricked shadows from which anything is learnt.
+LEAST_TRICKED = 10
+
+_CHECK_FOLDS = 10
+
+#: Candidates of the limit, between the middle of the sound and that of the tricked shadows.
+_LIMITS = np.linspace(0, 1, 401)[:-1]
+
+
+@dataclass(frozen=True, eq=False)
+class Levels:
+    """Sound and tricked shadows of one start.
+
+    Attributes:
+        sound, tricked: regressors of the degree, straying and norm, (n, R + 2) and (m, R + 2).
+        degrees: of the sound ones, (n,).
+        groups: of the sound ones, (n,): those of one group are left out together.
+    """
+
+    sound: Array
+    tricked: Array
+    degrees: Array
+    groups: Indices
+
+    def rows(self, sound: Indices, tricked: Indices) -> "Levels":
+        return Levels(self.sound[sound], self.tricked[tricked], self.degrees[sound], self.groups[sound])
+
+    def centred(self, centre: Array) -> "Levels":
+        return Levels(self.sound - centre, self.tricked - centre, self.degrees, self.groups)
+
+
+def fit_level(own: Levels, carried: Sequence[Levels], whole_from: Fraction) -> tuple[Line, ...]:
+    """The line from regressors, straying and norm to y; none where too few shadows are there, or tell nothing.
+
+    Args:
+        own: of this round; carried: of earlier ones, by this round's maps.
+        whole_from: c of the weight (`mechanism.coverage`).
+    """
+    if len(own.sound) < LEAST_SOUND or len(own.tricked) < LEAST_TRICKED:
+        return ()
+    centre = own.sound.mean(axis=0)
+    own = own.centred(centre)
+    others = [each.centred(each.sound.mean(axis=0)) for each in carried]
+    sound, tricked = np.empty(len(own.sound)), np.empty(len(own.tricked))
+    parts = folds(np.arange(len(tricked)), _CHECK_FOLDS)
+    for (rest, fold), (kept, left) in zip(folds(own.groups, _CHECK_FOLDS), parts, strict=True):
+        line = _line([own.rows(rest, kept), *others])
+        sound[fold], tricked[left] = line(own.sound[fold]), line(own.tricked[left])
+    low, middle = float(np.median(sound)), float(np.median(tricked))
+    if middle <= low:
+        return ()
+    thirds = np.array_split(np.argsort(own.degrees, kind="stable"), 3)
+    for limit in low + _LIMITS * (middle - low):
+        weight = (1 + np.maximum(sound - limit, 0) / (middle - limit)) ** -float(POWER)
+        if min(float(weight[third].mean()) for third in thirds) >= KEPT:
+            break
+    else:
+        return ()
+    line, scale = _line([own, *others]), float(whole_from) * (middle - limit)
+    constant = line.intercept - float(centre @ line.coefficients) + middle - 2 * limit
+    return (Line(line.coefficients / scale, constant / scale),)
+
+
+def _line(every: Sequence[Levels]) -> Line:
+    rows = []
+    for each in every:
+        near = np.argsort(each.degrees, kind="stable")[: len(each.degrees) // 3]
+        rows += [each.sound, *[each.sound[near]] * (_NEAR - 1)]
+    sound, tricked = np.concatenate(rows), np.concatenate([each.tricked for each in every])
+    return ridge(
+        np.concatenate([sound, tricked]), np.concatenate([np.zeros(len(sound)), np.ones(len(tricked))])
+    )
