@@ -15,9 +15,9 @@ start.
 It is logged as one more line to how often a model saw each of its samples (`mechanism.evidence`), so that it moves the
 weight w = min(1, 1 / (y c))^3, c the terms' `whole_from`:
 
-    y = (1 + (t - limit) / (middle - limit)) / c
+    y = (1 + (t - limit) / scale) / c
 
-with the median of tricked shadows as the middle, where an eighth of the weight is left, and the least limit at which
+with half of what lies between the medians of sound and of tricked shadows as the scale, and the least limit at which
 sound shadows, each told by a line that has not seen it, keep `KEPT` of their weight in the mean of every third of the
 degrees. So who follows the recipe loses 1 - `KEPT` in expectation, as far as it is like sound shadows.
 """
@@ -34,15 +34,15 @@ from fedpeer.evidence.straying import KEPT, LEAST_SOUND
 from mechanism.coverage import POWER
 
 #: How often the sound shadows of the least degrees count.
-_NEAR = 3
+_NEAR = 2
 
 #: Fewest tricked shadows from which anything is learnt.
 LEAST_TRICKED = 10
 
 _CHECK_FOLDS = 10
 
-#: Candidates of the limit, between the middle of the sound and that of the tricked shadows.
-_LIMITS = np.linspace(0, 1, 401)[:-1]
+#: Candidates of the limit, from the median of the sound shadows to the largest of them.
+_LIMITS = 400
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,19 +84,20 @@ def fit_level(own: Levels, carried: Sequence[Levels], whole_from: Fraction) -> t
     for (rest, fold), (kept, left) in zip(folds(own.groups, _CHECK_FOLDS), parts, strict=True):
         line = _line([own.rows(rest, kept), *others])
         sound[fold], tricked[left] = line(own.sound[fold]), line(own.tricked[left])
-    low, middle = float(np.median(sound)), float(np.median(tricked))
-    if middle <= low:
+    low = float(np.median(sound))
+    scale = (float(np.median(tricked)) - low) / 2
+    if scale <= 0:
         return ()
     thirds = np.array_split(np.argsort(own.degrees, kind="stable"), 3)
-    for limit in low + _LIMITS * (middle - low):
-        weight = (1 + np.maximum(sound - limit, 0) / (middle - limit)) ** -float(POWER)
-        if min(float(weight[third].mean()) for third in thirds) >= KEPT:
-            break
-    else:
-        return ()
-    line, scale = _line([own, *others]), float(whole_from) * (middle - limit)
-    constant = line.intercept - float(centre @ line.coefficients) + middle - 2 * limit
-    return (Line(line.coefficients / scale, constant / scale),)
+
+    def least_kept(limit: float) -> float:
+        weight = (1 + np.maximum(sound - limit, 0) / scale) ** -float(POWER)
+        return min(float(weight[third].mean()) for third in thirds)
+
+    limit = next(x for x in np.linspace(low, sound.max(), _LIMITS).tolist() if least_kept(x) >= KEPT)
+    line, divisor = _line([own, *others]), float(whole_from) * scale
+    constant = line.intercept - float(centre @ line.coefficients) - limit + scale
+    return (Line(line.coefficients / divisor, constant / divisor),)
 
 
 def _line(every: Sequence[Levels]) -> Line:
