@@ -8,9 +8,8 @@ What tells the two apart is a line
     t = c_0 + sum_r c_r z_r + c_s straying + c_n norm
 
 over the regressors z of the degree, by ridge regression: 1 of tricked shadows (`fedpeer.evidence.tricks`), whose data
-are skewed, and 0 of sound ones. Of these the third that is nearest to the reference counts `_NEAR` times, since it is
-they who could be taken for tricked ones. Shadows of earlier rounds join, each less the mean of the sound ones of its
-start.
+are skewed, and 0 of sound ones that are no anchors: these have a quarter of D_c, and repeat much of it. Shadows of
+earlier rounds join, each less the mean of the sound ones of its start.
 
 It is logged as one more line to how often a model saw each of its samples (`mechanism.evidence`), so that it moves the
 weight w = min(1, 1 / (y c))^3, c the terms' `whole_from`:
@@ -18,8 +17,9 @@ weight w = min(1, 1 / (y c))^3, c the terms' `whole_from`:
     y = (1 + (t - limit) / scale) / c
 
 with half of what lies between the medians of sound and of tricked shadows as the scale, and the least limit at which
-sound shadows, each told by a line that has not seen it, keep `KEPT` of their weight in the mean of every third of the
-degrees. So who follows the recipe loses 1 - `KEPT` in expectation, as far as it is like sound shadows.
+sound shadows, each told by a line that has not seen it, keep `KEPT` of their weight in the mean, and so does the half
+of them that is nearest to the reference, which tricked ones are most like. So who follows the recipe loses 1 - `KEPT`
+in expectation, as far as it is like sound shadows.
 """
 
 from collections.abc import Sequence
@@ -33,9 +33,6 @@ from fedpeer.evidence.sketch import Array
 from fedpeer.evidence.straying import KEPT, LEAST_SOUND
 from mechanism.coverage import POWER
 
-#: How often the sound shadows of the least degrees count.
-_NEAR = 2
-
 #: Fewest tricked shadows from which anything is learnt.
 LEAST_TRICKED = 10
 
@@ -47,24 +44,22 @@ _LIMITS = 400
 
 @dataclass(frozen=True, eq=False)
 class Levels:
-    """Sound and tricked shadows of one start.
+    """Sound shadows that are no anchors, and tricked ones, of one start.
 
     Attributes:
         sound, tricked: regressors of the degree, straying and norm, (n, R + 2) and (m, R + 2).
         degrees: of the sound ones, (n,).
-        groups: of the sound ones, (n,): those of one group are left out together.
     """
 
     sound: Array
     tricked: Array
     degrees: Array
-    groups: Indices
 
     def rows(self, sound: Indices, tricked: Indices) -> "Levels":
-        return Levels(self.sound[sound], self.tricked[tricked], self.degrees[sound], self.groups[sound])
+        return Levels(self.sound[sound], self.tricked[tricked], self.degrees[sound])
 
     def centred(self, centre: Array) -> "Levels":
-        return Levels(self.sound - centre, self.tricked - centre, self.degrees, self.groups)
+        return Levels(self.sound - centre, self.tricked - centre, self.degrees)
 
 
 def fit_level(own: Levels, carried: Sequence[Levels], whole_from: Fraction) -> tuple[Line, ...]:
@@ -80,19 +75,19 @@ def fit_level(own: Levels, carried: Sequence[Levels], whole_from: Fraction) -> t
     own = own.centred(centre)
     others = [each.centred(each.sound.mean(axis=0)) for each in carried]
     sound, tricked = np.empty(len(own.sound)), np.empty(len(own.tricked))
-    parts = folds(np.arange(len(tricked)), _CHECK_FOLDS)
-    for (rest, fold), (kept, left) in zip(folds(own.groups, _CHECK_FOLDS), parts, strict=True):
+    both = (folds(np.arange(len(each)), _CHECK_FOLDS) for each in (sound, tricked))
+    for (rest, fold), (kept, left) in zip(*both, strict=True):
         line = _line([own.rows(rest, kept), *others])
         sound[fold], tricked[left] = line(own.sound[fold]), line(own.tricked[left])
     low = float(np.median(sound))
     scale = (float(np.median(tricked)) - low) / 2
     if scale <= 0:
         return ()
-    thirds = np.array_split(np.argsort(own.degrees, kind="stable"), 3)
+    nearest = np.argsort(own.degrees, kind="stable")[: len(sound) // 2]
 
     def least_kept(limit: float) -> float:
         weight = (1 + np.maximum(sound - limit, 0) / scale) ** -float(POWER)
-        return min(float(weight[third].mean()) for third in thirds)
+        return float(min(weight.mean(), weight[nearest].mean()))
 
     limit = next(x for x in np.linspace(low, sound.max(), _LIMITS).tolist() if least_kept(x) >= KEPT)
     line, divisor = _line([own, *others]), float(whole_from) * scale
@@ -101,11 +96,9 @@ def fit_level(own: Levels, carried: Sequence[Levels], whole_from: Fraction) -> t
 
 
 def _line(every: Sequence[Levels]) -> Line:
-    rows = []
-    for each in every:
-        near = np.argsort(each.degrees, kind="stable")[: len(each.degrees) // 3]
-        rows += [each.sound, *[each.sound[near]] * (_NEAR - 1)]
-    sound, tricked = np.concatenate(rows), np.concatenate([each.tricked for each in every])
+    sound, tricked = (
+        np.concatenate([getattr(each, name) for each in every]) for name in ("sound", "tricked")
+    )
     return ridge(
         np.concatenate([sound, tricked]), np.concatenate([np.zeros(len(sound)), np.ones(len(tricked))])
     )

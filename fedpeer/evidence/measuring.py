@@ -221,12 +221,10 @@ class Shadows:
         assert self.tricked is not None
         features = fitted.maps.of_shadows(self.tricked)
         told = self.tricked.z(features, fitted.maps.shadow_shares(features))
-        return Levels(
-            np.column_stack([z, self.beside[: len(z)]]),
-            np.column_stack([told, self.beside[-len(told) :]]),
-            self.table.degrees,
-            self.table.groups,
-        )
+        sound = np.column_stack([z, self.beside[: len(z)]])
+        alone = np.array([plan.anchor is None for plan in self.plans])
+        tricked = np.column_stack([told, self.beside[-len(told) :]])
+        return Levels(sound[alone], tricked, self.table.degrees[alone])
 
 
 @dataclass(frozen=True, eq=False)

@@ -115,7 +115,7 @@ def levels(count: int, off: float, seed: int) -> Levels:
     generator = np.random.default_rng(seed)
     sound, tricked = (generator.normal(size=(n, 20)) for n in (count, count // 2))
     tricked[:, :2] += off
-    return Levels(sound, tricked, generator.uniform(size=count), np.arange(count))
+    return Levels(sound, tricked, generator.uniform(size=count))
 
 
 def kept(line: Line, x: Array) -> Array:
