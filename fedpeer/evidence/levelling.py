@@ -16,7 +16,7 @@ weight w = min(1, 1 / (y c))^3, c the terms' `whole_from`:
 
     y = (1 + (t - limit) / scale) / c
 
-with half of what lies between the medians of sound and of tricked shadows as the scale, and the least limit at which
+with twice what lies between the medians of sound and of tricked shadows as the scale, and the least limit at which
 sound shadows, each told by a line that has not seen it, keep `KEPT` of their weight in the mean, and so does the half
 of them that is nearest to the reference, which tricked ones are most like. So who follows the recipe loses 1 - `KEPT`
 in expectation, as far as it is like sound shadows.
@@ -30,13 +30,17 @@ import numpy as np
 
 from fedpeer.evidence.regression import Indices, Line, folds, ridge
 from fedpeer.evidence.sketch import Array
-from fedpeer.evidence.straying import KEPT, LEAST_SOUND
+from fedpeer.evidence.straying import LEAST_SOUND
 from mechanism.coverage import POWER
 
 #: Fewest tricked shadows from which anything is learnt.
 LEAST_TRICKED = 10
 
 _CHECK_FOLDS = 10
+
+#: Weight that sound shadows keep in the mean. A trick gains a tenth of what a round pays (docs/threat-model.md): little
+#: has to be taken off many of them, and nobody honest is to lose much.
+KEPT, _SCALE = 0.99, 2.0
 
 #: Candidates of the limit, from the median of the sound shadows to the largest of them.
 _LIMITS = 400
@@ -80,7 +84,7 @@ def fit_level(own: Levels, carried: Sequence[Levels], whole_from: Fraction) -> t
         line = _line([own.rows(rest, kept), *others])
         sound[fold], tricked[left] = line(own.sound[fold]), line(own.tricked[left])
     low = float(np.median(sound))
-    scale = (float(np.median(tricked)) - low) / 2
+    scale = _SCALE * (float(np.median(tricked)) - low)
     if scale <= 0:
         return ()
     nearest = np.argsort(own.degrees, kind="stable")[: len(sound) // 2]

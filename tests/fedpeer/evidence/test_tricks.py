@@ -126,8 +126,8 @@ def kept(line: Line, x: Array) -> Array:
 def test_who_follows_the_recipe_keeps_its_weight_and_who_fills_up_loses_it() -> None:
     [line] = fit_level(levels(100, 2.5, 1), [], Fraction(85, 100))
     fresh = levels(4_000, 2.5, 2)
-    assert kept(line, fresh.sound).mean() > 0.95
-    assert kept(line, fresh.tricked).mean() < 0.5
+    assert kept(line, fresh.sound).mean() > 0.97
+    assert kept(line, fresh.tricked).mean() < 0.8
     assert np.median(kept(line, fresh.sound)) == 1
 
 
