@@ -145,8 +145,8 @@ class Stage:
         return assessments_under("verified", table, idle, self._probe)
 
     def play(
-        self, entries: Sequence[Entry], rules: Sequence[str] = (), *, earned_alone: bool = False
-    ) -> dict[str, Outcome]:
+        self, entries: Sequence[AttackSubmission], rules: Sequence[str] = (), *, earned_alone: bool = False
+    ) -> dict[str, RuleOutcome]:
         """What the entries come to in the place of the traders whose names they have, by rule.
 
         Args:
