@@ -35,6 +35,10 @@ from mechanism.settlement import MICRO
 #: With which an audit finds a trick, where nobody says.
 AUDIT_POWER = 0.95
 
+#: What the best trick of one identity gains over honest effort without audits, over what a round pays, where nobody
+#: says: that of the arena's searches (docs/threat-model.md), rounded up.
+AUDIT_GAIN = 0.2
+
 #: Degrees without effort that are expected where nobody says so: from mildly to badly skewed.
 STARTS = (0.3, 0.9)
 
@@ -58,7 +62,9 @@ def calibrate(
         float | None,
         typer.Option(
             min=0,
-            help="What a trick gains in a round, credits: says which audits make it lose. `fedpeer arena` has some.",
+            help="What a trick gains in a round, credits: says which audits make it lose. `fedpeer arena` has some. "
+            f"[default: {AUDIT_GAIN:g} of what a round pays]",
+            show_default=False,
         ),
     ] = None,
     audit_power: Annotated[
@@ -88,7 +94,8 @@ def calibrate(
         phi, upsilon = rounded(gaps.phi), rounded(gaps.upsilon)
         made = propose(GapBound(float(phi), float(upsilon)), wishes)
     section = _section(config, task, wishes, gaps, made, phi, upsilon)
-    audits = None if audit_gain is None else _audits(config, made, audit_gain, audit_power)
+    asked = audit_gain is not None or config.rule.name == "verified"
+    audits = _audits(config, made, audit_gain, audit_power) if asked else None
     numbers: dict[str, Any] = {
         "Q": made.Q,
         "phi": phi,
@@ -110,24 +117,27 @@ def calibrate(
         typer.echo("\n".join(lines if audits is None else [*lines[:-1], *_audit_lines(audits), lines[-1]]))
 
 
-def _audits(config: TaskConfig, made: Proposal, gain: float, power: float) -> dict[str, float | None]:
+def _audits(config: TaskConfig, made: Proposal, gain: float | None, power: float) -> dict[str, Any]:
     """Which audits make a trick lose that gains so much a round (`mechanism.audit.deterrence`).
 
     Without a section [audit] in the file the rate is that of its default, nothing is held back, and a tenth is drawn.
     """
+    pay = min(float(profile.payment.mean()) for profile in (made.least, made.greatest))
+    gain = AUDIT_GAIN * pay if gain is None else gain
     section = config.audit
     rate = float(rational("audit.rate", "1/20" if section is None else section.rate))
     drawn = float(rational("audit.probability", "1/10" if section is None else section.probability))
     terms = {
         "power": power,
         "rate": rate,
-        "pay": min(float(profile.payment.mean()) for profile in (made.least, made.greatest)),
+        "pay": pay,
         "held_back": 0.0 if section is None else float(section.held_back),
         "rounds": config.schedule.rounds,
     }
     stake = made.stake_micro / MICRO
     return {
         **terms,
+        "drawn": section is not None,
         "gain": gain,
         "stake": stake,
         "least_probability": least_probability(gain, stake=stake, **terms),  # type: ignore[arg-type]
@@ -136,14 +146,18 @@ def _audits(config: TaskConfig, made: Proposal, gain: float, power: float) -> di
     }
 
 
-def _audit_lines(found: dict[str, float | None]) -> list[str]:
+def _audit_lines(found: dict[str, Any]) -> list[str]:
     q, stake = found["least_probability"], found["least_stake"]
     drawn = (
         "no probability of audits" if q is None else f"audits with a probability of {q:.3f}, with that stake,"
     )
     staked = "no stake" if stake is None or stake == float("inf") else f"a stake of {stake:.3f} credits"
+    lacking = (
+        "The file has no [audit]: skewed data that are trained to look balanced are paid as balanced ones."
+    )
     return [
-        f"A trick that gains {found['gain']:g} credits a round, which an audit finds with {found['power']:g}, where "
+        *([] if found["drawn"] else [lacking]),
+        f"A trick that gains {found['gain']:.3g} credits a round, which an audit finds with {found['power']:g}, where "
         f"a round pays {found['pay']:.3f}, {found['held_back']:g} of it held back:",
         f"  {drawn} make it lose over the task; at a probability of {found['probability']:g} {staked} does",
     ]

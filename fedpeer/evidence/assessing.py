@@ -10,7 +10,7 @@ Assessments follow from the record alone (`mechanism.evidence.assess`); `replay`
 import copy
 import hashlib
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from itertools import repeat
@@ -352,12 +352,18 @@ class RoundMeasurements:
         if first in self._seen:
             self._seen[name] = self._seen[first]
 
-    def assess(self, names: Sequence[str] | None = None) -> RoundEvidence:
-        """Assesses the submissions of `names` together, or all that were measured."""
+    def assess(
+        self, names: Sequence[str] | None = None, harmful: Container[str] | None = None
+    ) -> RoundEvidence:
+        """Assesses the submissions of `names` together, or all that were measured.
+
+        Args:
+            harmful: whose harm alone is taken, where nobody asks for what others are paid; None: everybody's.
+        """
         chosen = sorted(self._measured if names is None else names)
         model = self._of.model(len(chosen))
         measured = self._with_twins({name: self._measured[name] for name in chosen}, model)
-        measured = self._with_influence(measured, model)
+        measured = self._with_influence(measured, model, harmful)
         record: dict[str, Json] = {
             "model": model.record(),
             "measurements": [measured[name].record() for name in chosen],
@@ -365,12 +371,12 @@ class RoundMeasurements:
         return RoundEvidence(assess(model, list(measured.values())), record)
 
     def _with_influence(
-        self, measured: Mapping[str, Measurement], model: EvidenceModel
+        self, measured: Mapping[str, Measurement], model: EvidenceModel, harmful: Container[str] | None
     ) -> dict[str, Measurement]:
         """Adds harm, and the scores of other rules, for those who pass the screens so far."""
         passing = [a.participant_id for a in assess(model, list(measured.values())) if a.scored]
-        harms = self.aggregate(passing).harms(passing, self._executor)
-        scores = self.scores(passing, harms)
+        harms = self.aggregate(passing).harms(passing, self._executor, harmful)
+        scores = self.scores(passing, harms if harmful is None else None)
         return {
             name: replace(m, harm=micro(harms[name]) if name in harms else None, scores=scores.get(name, {}))
             for name, m in measured.items()

@@ -24,9 +24,6 @@ targets would be told too little by what the shadows are off by on average.
 Shadows of earlier rounds can be *carried over*: they join every fit as they were observed at their own starts, and the
 features of the start tell the starts apart. What is held out, and so the interval, is of this round's shadows alone.
 
-*Tricked* shadows (`fedpeer.evidence.tricks`) teach the last step alone, from features to the degree, what the degree
-of the data is behind what they show. They are never held out: the interval is that of who follows the recipe.
-
 Sources: Geurts, Ernst, Wehenkel 2006, extremely randomized trees; Vovk 2015, cross-conformal predictors; Vovk 2012,
 Conditional validity of inductive conformal predictors.
 """
@@ -238,14 +235,11 @@ class Fitted:
     residuals: Array
 
 
-def fit_degree(
-    table: ShadowTable, carried: ShadowTable | None = None, tricked: ShadowTable | None = None
-) -> Fitted:
+def fit_degree(table: ShadowTable, carried: ShadowTable | None = None) -> Fitted:
     """The map that the sound shadows of `table` support.
 
     Args:
         carried: sound shadows of earlier rounds.
-        tricked: tricked ones, with the shares of the data that they hold.
 
     Raises:
         EvidenceError: too few of them.
@@ -254,9 +248,9 @@ def fit_degree(
     if count < MIN_SHADOWS:
         raise EvidenceError(f"{count} sound shadows; expected at least {MIN_SHADOWS}")
     every = table.joined(carried)
-    maps, features, shares = fit_maps(every, tricked)
+    maps, features, shares = fit_maps(every)
     z = every.z(features, shares)
-    residuals = _residuals(table, carried, tricked)
+    residuals = _residuals(table, carried)
     half_width = micro(tolerance_quantile(np.abs(residuals), ALPHA, CONFIDENCE))
     return Fitted(
         maps,
@@ -296,16 +290,16 @@ def _added(features: Array, shares: Array, wrong: Array) -> Array:
     return result
 
 
-def _residuals(table: ShadowTable, carried: ShadowTable | None, tricked: ShadowTable | None) -> Array:
+def _residuals(table: ShadowTable, carried: ShadowTable | None) -> Array:
     """What maps are off by on each part of the shadows, fitted on all others."""
     found = np.empty(len(table.degrees))
     for rest, fold in folds(table.groups, _CHECK_FOLDS):
-        maps, *_ = fit_maps(table.rows(rest).joined(carried), tricked)
+        maps, *_ = fit_maps(table.rows(rest).joined(carried))
         found[fold] = maps.estimates(table.rows(fold)) - table.degrees[fold]
     return found
 
 
-def fit_maps(table: ShadowTable, tricked: ShadowTable | None = None) -> tuple[Maps, Array, Array]:
+def fit_maps(table: ShadowTable) -> tuple[Maps, Array, Array]:
     """All steps; the features of the table's own shadows as observed, and their shares, each without that shadow."""
     tellers, told = {}, {}
     for name, vectors in table.vectors.items():
@@ -322,17 +316,8 @@ def fit_maps(table: ShadowTable, tricked: ShadowTable | None = None) -> tuple[Ma
         for found, seen in ((crossed, features), (of_right, right)):
             found[fold] = line(label_rows(seen[fold])).reshape(len(fold), -1)
     shares = ridge(label_rows(right), table.shares.ravel())
-    z, degrees = table.z(right, of_right), table.degrees
-    if tricked is not None:
-        z = np.concatenate([z, _regressors_of(tricked, tellers, shares)])
-        degrees = np.concatenate([degrees, tricked.degrees])
-    return Maps(tellers, shares, LineAndTrees.fit(z, degrees)), features, crossed
-
-
-def _regressors_of(table: ShadowTable, tellers: Mapping[str, Teller], shares: Line) -> Array:
-    """Regressors of shadows that the maps to the shares have not seen."""
-    features = _extended(table.features, _told(table, tellers), table.reference)
-    return table.z(features, shares(label_rows(features)).reshape(features.shape[:2]))
+    z = table.z(right, of_right)
+    return Maps(tellers, shares, LineAndTrees.fit(z, table.degrees)), features, crossed
 
 
 def _told(table: ShadowTable, tellers: Mapping[str, Teller]) -> dict[str, Array]:

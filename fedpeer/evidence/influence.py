@@ -12,7 +12,7 @@ coalitions that are worth minus the loss of their mean. Models are loaded one at
 them.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from itertools import repeat
@@ -71,11 +71,14 @@ class Aggregate:
         self._scale = scale
         self._files = files or {}
 
-    def harms(self, names: Sequence[str], executor: Executor | None = None) -> dict[str, float]:
+    def harms(
+        self, names: Sequence[str], executor: Executor | None = None, of: Container[str] | None = None
+    ) -> dict[str, float]:
         """Harm of each of `names` in the mean over all of them; empty for fewer than two.
 
         Args:
             executor: judges the means, where all models are files; None: all are judged here.
+            of: whose harm alone is taken; None: everybody's.
         """
         ordered = sorted(names)
         if len(ordered) < 2:
@@ -84,8 +87,8 @@ class Aggregate:
         for name in ordered:
             total.add(self._load(name), self._samples[name])
         whole = self._loss(total.rounded())
-        harms = {}
-        for name, without in zip(ordered, self._without_each(ordered, total, executor), strict=True):
+        harms, chosen = {}, [name for name in ordered if of is None or name in of]
+        for name, without in zip(chosen, self._without_each(chosen, total, executor), strict=True):
             if without is None:
                 without = self._loss(total.without(self._load(name), self._samples[name]).rounded())
             harms[name] = (whole - without) / max(abs(without), LEAST_LOSS)

@@ -17,6 +17,7 @@ import numpy.typing as npt
 from fedpeer.evidence.comparing import Anchor, Comparison, fit_comparison
 from fedpeer.evidence.errors import EvidenceError
 from fedpeer.evidence.fitting import Fitted, ShadowTable, fit_degree
+from fedpeer.evidence.levelling import Levels, fit_level
 from fedpeer.evidence.observing import Observation, Observer, silent_tensors
 from fedpeer.evidence.planning import Plan, calmer, plan_shadows, variations, varying
 from fedpeer.evidence.regression import Line, micro
@@ -187,8 +188,9 @@ class Shadows:
         tensors: that were looked at; updates of others are not comparable.
         plans: of the table's rows.
         repeated: the repeated ones, if any; tricked: those, if any.
-        beside: straying and norm of the sound, then of the repeated ones, (n, 2).
-        times: how often each of them saw its samples, (n,); family: as `straying.Taught` has it, (n,).
+        beside: straying and norm of the sound, then of the repeated, then of the tricked ones, (n, 2).
+        times: how often each of the sound and the repeated ones saw its samples, (n,); family: as `straying.Taught` has
+            it, (n,).
     """
 
     table: ShadowTable
@@ -212,7 +214,17 @@ class Shadows:
             z = np.concatenate([z, self.repeated.z(features, shares)])
         anchors = [place for place, plan in enumerate(self.plans) if plan.anchor is not None]
         others = np.setdiff1d(np.arange(len(self.times)), anchors)
-        return Taught(z, self.beside, self.times, self.family).rows(others)
+        return Taught(z, self.beside[: len(z)], self.times, self.family).rows(others)
+
+    def levels(self, fitted: Fitted, z: Array) -> Levels:
+        """What they teach of filled up data; z as above. There must be tricked ones."""
+        assert self.tricked is not None
+        features = fitted.maps.of_shadows(self.tricked)
+        told = self.tricked.z(features, fitted.maps.shadow_shares(features))
+        sound = np.column_stack([z, self.beside[: len(z)]])
+        alone = np.array([plan.anchor is None for plan in self.plans])
+        tricked = np.column_stack([told, self.beside[-len(told) :]])
+        return Levels(sound[alone], tricked, self.table.degrees[alone])
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,7 +238,8 @@ class Ensemble:
         fitted: maps, in units and in integers.
         screens: tests.
         comparison: of models with one another.
-        straying: what the sound shadows span; times: lines to how often a model saw each of its samples.
+        straying: what the sound shadows span; times: lines to how often a model saw each of its samples, with tricked
+            shadows the last of them to whether its data are filled up.
         shadows_sha256: digest over counts, halves and observed features of every shadow.
         computed_on: as of `EvidenceTask`.
         seconds: that planning, training and fitting took.
@@ -442,8 +455,8 @@ def fit_ensemble(
     shadows, straying = _shadows(task, observer, finite)
     table = shadows.table
     carried = [each for each in carried if each.tensors == observer.tensors]
-    earlier, tricked = joined_tables(shadows, carried)
-    fitted = fit_degree(table, earlier, tricked)
+    earlier = joined_tables(carried)
+    fitted = fit_degree(table, earlier)
     other = _table(flawed, observer.features, task.reference) if flawed else None
     honest = [each for _, each in sound]
     distinct = np.array([len(np.unique(plan.rows)) for plan, _ in sound]) / task.recipe.samples
@@ -475,16 +488,12 @@ def fit_ensemble(
     )
 
 
-def joined_tables(
-    shadows: Shadows, carried: Sequence[Shadows]
-) -> tuple[ShadowTable | None, ShadowTable | None]:
-    """Of what a round's maps are fitted on beside its own sound shadows: those of earlier rounds, of the same tensors,
-    and the tricked ones of all."""
-    earlier, tricked = None, shadows.tricked
+def joined_tables(carried: Sequence[Shadows]) -> ShadowTable | None:
+    """What a round's maps are fitted on beside its own sound shadows: those of earlier rounds, of the same tensors."""
+    earlier = None
     for each in carried:
         earlier = each.table.joined(earlier)
-        tricked = each.tricked.joined(tricked) if each.tricked is not None else tricked
-    return earlier, tricked
+    return earlier
 
 
 def _shadows(
@@ -505,6 +514,8 @@ def _shadows(
     plans = tuple(plan for plan, _ in sound)
     tricked = [pair for pair in pairs if pair[0].trick]
     of_tricks = _table(tricked, observer.features, task.reference) if tricked else None
+    if of_tricks is not None:
+        beside.append(straying.of_half(of_tricks.vectors["update"], of_tricks.halves))
     made = Shadows(table, observer.tensors, again, of_tricks, np.concatenate(beside), times, family, plans)
     return made, straying
 
@@ -512,15 +523,19 @@ def _shadows(
 def _times(
     task: EvidenceTask, fitted: Fitted, shadows: Shadows, carried: Sequence[Shadows]
 ) -> tuple[Line, ...]:
-    """Lines to how often a model saw each of its samples."""
-    taught, first = [], len(fitted.carried)
+    """Lines to how often a model saw each of its samples, and to whether its data are filled up."""
+    before, first = [], len(fitted.carried)
     for each in carried:
         # The last that were carried over come first.
         first -= len(each.table.degrees)
-        taught.append(each.taught(fitted, fitted.carried[first : first + len(each.table.degrees)]))
+        before.append((each, fitted.carried[first : first + len(each.table.degrees)]))
     columns = len(shadows.table.sorted_columns)
-    own = shadows.taught(fitted, fitted.z)
-    return fit_times(own, taught, len(task.reference), columns, task.whole_from)
+    taught = [each.taught(fitted, z) for each, z in before]
+    lines = fit_times(shadows.taught(fitted, fitted.z), taught, len(task.reference), columns, task.whole_from)
+    if shadows.tricked is None:
+        return lines
+    levels = [each.levels(fitted, z) for each, z in before if each.tricked is not None]
+    return lines + fit_level(shadows.levels(fitted, fitted.z), levels, task.whole_from)
 
 
 def observe_plans(

@@ -20,8 +20,8 @@ first or third has a sample in common with any second.
 samples shall not be seen to be few: in batches of twice the size, at three quarters of the learning rate, or for an
 epoch less. Below `LEAST_FOR_REPEATED` sound ones nothing could be read from them, and none are trained.
 
-*Tricked* ones, where the operator wants some, hold the mixes of sound ones and are trained to seem more balanced, or
-longer, by the tricks of `fedpeer.evidence.tricks` in turn, with numbers of chance.
+*Tricked* ones, where the operator wants some, hold mixes of sound ones that are neither near the reference nor far
+from it, and are trained to seem balanced by the tricks of `fedpeer.evidence.tricks` in turn, with numbers of chance.
 """
 
 from bisect import bisect_right
@@ -67,6 +67,9 @@ REPEATED_SHARE, REPEATED_PART = 0.2, (0.3, 0.85)
 
 #: Wrong targets of a sound shadow, at most: as many as honest data have at worst.
 WRONG_TARGETS = 0.04
+
+#: Degrees of tricked shadows, over the largest one: of less there is little to fill up, and more is not filled up.
+TRICKED_DEGREES = (0.125, 0.625)
 
 #: Tell the seeds of variations, of wrong targets and of tricked shadows from others of the plans.
 _VARIATIONS, _WRONG, _TRICKED = 2, 3, 4
@@ -175,10 +178,12 @@ def plan_shadows(
         family = BY_RECIPE if k < repeated else CALM_FAMILIES[k % len(CALM_FAMILIES)]
         plans.append(Plan(mix, rows, rows, half, False, int(generator.integers(2**31)), family=family))
     generator, names = np.random.default_rng([*seed, _TRICKED]), tuple(TRICKS)
-    turn = int(generator.integers(len(names)))
+    turn, most = int(generator.integers(len(names))), 1 - min(reference)
     for k in range(tricked_count(count, tricked)):
-        half = (k + k // 4) % 2
+        half = k // len(names) % 2
         mix = sound_mix(k, reference, samples, generator)
+        while not TRICKED_DEGREES[0] <= mix.degree / most <= TRICKED_DEGREES[1]:
+            mix = sound_mix(int(generator.integers(4)), reference, samples, generator)
         rows = _resample(codes, halves[half], mix.counts, generator)
         trick = names[(turn + k) % len(names)]
         plans.append(Plan(mix, rows, rows, half, False, int(generator.integers(2**31)), trick=trick))

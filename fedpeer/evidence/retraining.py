@@ -55,10 +55,10 @@ def retraining_differences(
     )
     if not all(each.finite for each in again):
         raise EvidenceError("a shadow model diverged at its second training; nothing can be compared with it")
-    earlier, tricked = joined_tables(shadows, [each for each in carried if each.tensors == shadows.tensors])
+    earlier = joined_tables([each for each in carried if each.tensors == shadows.tensors])
     first, second = shadows.table, shadows.table.seen_as(again)
     found = np.empty(len(first.degrees))
     for rest, fold in folds(first.groups, _CHECK_FOLDS):
-        maps, *_ = fit_maps(first.rows(rest).joined(earlier), tricked)
+        maps, *_ = fit_maps(first.rows(rest).joined(earlier))
         found[fold] = maps.estimates(second.rows(fold)) - maps.estimates(first.rows(fold))
     return tuple(micro(each) for each in found.tolist())

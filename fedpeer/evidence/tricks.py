@@ -3,8 +3,8 @@
     trick = TRICKS["repeat"]
     weights = trick.trained(workload, start, held, recipe, seed)
 
-*Tricked* shadows are trained so (`fedpeer.evidence.planning`), each by a trick and numbers that its seed draws, and are
-labelled with the degree of the data that they hold. One more trick is one more entry of `TRICKS`.
+*Tricked* shadows are trained so (`fedpeer.evidence.planning`), each by a trick and numbers that its seed draws, and
+teach what tells them from sound ones (`fedpeer.evidence.levelling`). One more trick is one more entry of `TRICKS`.
 
 Each keeps the number of samples. `strength` s leads from the counts of one's own to those of the reference, over the
 strata that one holds at all: (1 - s) own + s reference. Samples that are had count first; only what is missing is made
@@ -203,18 +203,16 @@ class Trick:
     Attributes:
         samples: what it is trained on, of what it holds.
         adjusts: whether the output's bias is moved by how rare each class is.
-        epochs: least and most, over the recipe's.
     """
 
     samples: Callable[[Data, np.random.Generator], Samples]
     adjusts: bool = False
-    epochs: tuple[float, float] = _EPOCHS
 
     def trained(self, workload: Workload, start: Weights, own: Data, recipe: Recipe, seed: int) -> NewWeights:
         """A model, by numbers that the seed draws."""
         generator = np.random.default_rng(seed)
         samples = self.samples(own, generator)
-        factor = float(np.exp(generator.uniform(*np.log(self.epochs))))
+        factor = float(np.exp(generator.uniform(*np.log(_EPOCHS))))
         longer = replace(recipe, epochs=max(1, round(factor * recipe.epochs)))
         model: Weights = workload.train(start, samples, longer, seed)
         name = output_bias(workload, model) if self.adjusts else None
@@ -237,5 +235,4 @@ TRICKS: Mapping[str, Trick] = {
     "augment": Trick(lambda own, g: augmented(own, _strength(g), float(g.uniform(0, 0.4)), g)),
     "synthesise": Trick(lambda own, g: synthesised(own, _strength(g), float(g.uniform(0, 1.5)), g)),
     "logits": Trick(lambda own, g: own.samples.select(repeated(own, _strength(g), g)), adjusts=True),
-    "length": Trick(lambda own, g: own.samples, epochs=(1.3, 2.5)),
 }

@@ -16,10 +16,11 @@ from coordinator.cli import app
 from coordinator.config import CalibrationSection, TaskConfig, parse_config
 from coordinator.errors import MarketTaskError
 from coordinator.opening import prepare_task
-from fedpeer.cli.calibrate import calibrate
+from fedpeer.cli.calibrate import AUDIT_GAIN, calibrate
 from fedpeer.cli.errors import CommandError
 from fedpeer.learning.models import initial_weights
 from fedpeer.protocol.model_file import encode_model
+from mechanism.audit import deterrence
 from mechanism.errors import MechanismError
 from tests.commands import fedpeer
 from tests.coordinator.test_dry_round import task
@@ -193,6 +194,12 @@ def test_calibrating_a_file_gives_numbers_that_it_can_be_opened_with(tmp_path: P
     assert prepared.bill_micro == round(Decimal(found["bill"]) * 10**6)
     assert found["equilibria"]["greatest"]["degrees"][1] <= 0.2
     assert found["equilibria"]["greatest"]["payment"] > found["equilibria"]["greatest"]["cost"]
+    audits = found["audits"]
+    assert audits["pay"] == min(each["payment"] for each in found["equilibria"].values())
+    assert audits["gain"] == AUDIT_GAIN * audits["pay"]
+    accused = [audits[name] for name in ("rate", "pay", "held_back", "stake", "rounds")]
+    lost = deterrence(audits["least_probability"], audits["power"], *accused)
+    assert lost >= audits["rounds"] * audits["gain"]
     assert list(tmp_path.iterdir()) == [file]
 
 
@@ -216,7 +223,8 @@ def test_a_dry_run_says_all_in_words_and_leaves_the_file(tmp_path: Path) -> None
     assert shown.exception is None
     said = (
         "a fresh pair's loss gap", "What participants would then do", "greatest", "left as it was",
-        "A trick that gains 0.4 credits a round", "make it lose over the task; at a probability of 0.1",
+        "The file has no [audit]", "A trick that gains 0.4 credits a round",
+        "make it lose over the task; at a probability of 0.1",
     )  # fmt: skip
     for words in said:
         assert words in shown.output

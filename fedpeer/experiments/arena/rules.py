@@ -6,7 +6,7 @@ other work (`fedpeer.experiments.arena.compared`) among them. A rule of an insta
 does.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
@@ -33,12 +33,17 @@ RULES = ("verified", "paper", *SCORED_RULES, *COMPARED_RULES)
 
 
 def assessments_under(
-    rule: str, measurements: RoundMeasurements, submissions: Sequence[Submission], probe: PartComparison
+    rule: str,
+    measurements: RoundMeasurements,
+    submissions: Sequence[Submission],
+    probe: PartComparison,
+    harmful: Container[str] | None = None,
 ) -> tuple[Assessment, ...]:
-    """Assessments of submissions that have been measured, in participant-id order."""
+    """Assessments of submissions that have been measured, in participant-id order; `harmful` as of
+    `RoundMeasurements.assess`."""
     names = sorted(s.participant_id for s in submissions)
     if rule == "verified" or rule not in RULES:
-        return measurements.assess(names).assessments
+        return measurements.assess(names, harmful).assessments
     valid = [name for name in names if measurements.in_order(name)]
     scores = measurements.scores(valid, rules=(rule,)) if rule in SCORED_RULES else {}
     by_id = {s.participant_id: s for s in submissions}

@@ -180,7 +180,8 @@ def _advantage(
     found = []
     for stage, attacker in fought:
         play = family.play(stage.position(attacker, family.name), values)
-        found.append(_utility(stage.play(play.entries, (rule,))[rule], play) - _honest(stage, rule, play))
+        outcome = stage.play(play.entries, (rule,), earned_alone=True)[rule]
+        found.append(_utility(outcome, play) - _honest(stage, rule, play))
     return float(np.mean(found))
 
 
@@ -195,9 +196,10 @@ def _units(family: Family, values: dict[str, float], setting: SearchSetting) -> 
                     [
                         AttackSubmission(name, trained(position, own.samples, {}), own.mix.degree)
                         for name, own in zip(names, play.honest, strict=True)
-                    ]
+                    ],
+                    earned_alone=True,
                 )
-                for rule, outcome in stage.play(play.entries).items():
+                for rule, outcome in stage.play(play.entries, earned_alone=True).items():
                     yield Unit(
                         rule=rule,
                         seed=seed,

@@ -144,8 +144,15 @@ class Stage:
         ]
         return assessments_under("verified", table, idle, self._probe)
 
-    def play(self, entries: Sequence[AttackSubmission], rules: Sequence[str] = ()) -> dict[str, RuleOutcome]:
-        """What the entries come to in the place of the traders whose names they have, by rule."""
+    def play(
+        self, entries: Sequence[AttackSubmission], rules: Sequence[str] = (), *, earned_alone: bool = False
+    ) -> dict[str, RuleOutcome]:
+        """What the entries come to in the place of the traders whose names they have, by rule.
+
+        Args:
+            earned_alone: what else is accepted is not asked for: the harm of others is left out, which is most of the
+                work, and no part of what the entries earn.
+        """
         table = self._table.fork(without=[e.name for e in entries])
         attacking = [self._measured(table, e, order=100 + i) for i, e in enumerate(entries) if e.model]
         heads = {e.name for e in entries if e.head is not None}
@@ -154,7 +161,7 @@ class Stage:
         by_id, names = {s.participant_id: s for s in submissions}, {s.participant_id for s in attacking}
         outcomes = {}
         for rule in rules or self.setting.rules:
-            found = assessments_under(rule, table, submissions, self._probe)
+            found = assessments_under(rule, table, submissions, self._probe, names if earned_alone else None)
             income = _incomes(self._settled(rule, found))
             accepted = [a.participant_id for a in found if a.scored and a.multiplier_ppm]
             outcomes[rule] = RuleOutcome(

@@ -1,4 +1,4 @@
-"""Tricked shadows: what they hold, how they are trained, and what maps learn of them."""
+"""Tricked shadows: what they hold, how they are trained, and what is learnt of them."""
 
 from dataclasses import replace
 from decimal import Decimal
@@ -10,9 +10,11 @@ import pytest
 from torch import nn
 
 from fedpeer.evidence import EvidenceTask
-from fedpeer.evidence.fitting import ShadowTable, fit_maps
+from fedpeer.evidence.levelling import Levels, fit_level
 from fedpeer.evidence.measuring import prepare_ensemble
 from fedpeer.evidence.planning import plan_shadows, trainings, tricked_count
+from fedpeer.evidence.regression import Line
+from fedpeer.evidence.sketch import Array
 from fedpeer.evidence.tricks import TRICKS, Held, adjusted, output_bias, resized
 from fedpeer.learning.samples import Samples
 from fedpeer.learning.workloads.protocol import flat_change
@@ -44,17 +46,18 @@ def rare_losses(model: Any) -> float:
     return float(WORKLOAD.judge(model, seen).losses.mean())
 
 
-@pytest.mark.parametrize("name", [name for name in TRICKS if name != "length"])
+@pytest.mark.parametrize("name", TRICKS)
 def test_a_trick_makes_a_model_know_what_it_holds_little_of(name: str) -> None:
     plain = [rare_losses(WORKLOAD.train(START, SKEWED, RECIPE, seed)) for seed in range(6)]
     tricked = [rare_losses(TRICKS[name].trained(WORKLOAD, START, HELD, RECIPE, seed)) for seed in range(6)]
     assert np.mean(tricked) < np.mean(plain)
 
 
-def test_longer_training_alone_keeps_its_length_in_bounds() -> None:
+def test_longer_training_keeps_its_length_in_bounds() -> None:
     usual = np.linalg.norm(flat_change(WORKLOAD.trainable, WORKLOAD.train(START, SKEWED, RECIPE, 1), START))
-    made = TRICKS["length"].trained(WORKLOAD, START, HELD, RECIPE, 1)
-    assert 0.6 < np.linalg.norm(flat_change(WORKLOAD.trainable, made, START)) / usual < 1.5
+    for seed in range(4):
+        made = TRICKS["repeat"].trained(WORKLOAD, START, HELD, RECIPE, seed)
+        assert 0.6 < np.linalg.norm(flat_change(WORKLOAD.trainable, made, START)) / usual < 1.5
 
 
 def test_the_same_seed_gives_the_same_model() -> None:
@@ -90,25 +93,60 @@ def test_as_many_are_planned_as_are_asked_for_and_all_others_are_the_same(share:
     for plan in tricked:
         assert not any([plan.sound, plan.flawed, plan.repeated, plan.keeps])
         assert tuple(np.bincount(CODES[plan.rows], minlength=STRATA)) == plan.mix.counts
+        assert 1 / 8 <= plan.mix.degree / (1 - min(REFERENCE)) <= 5 / 8
     others = plan_shadows(CODES, REFERENCE, 60, 40, (3, 5), share)
     assert not share or [p.seed for p in others if p.trick] != [p.seed for p in tricked]
 
 
-def test_a_round_learns_of_tricked_shadows_and_is_sure_of_sound_ones_alone() -> None:
-    data = samples([100, 100, 100], 5)
+def test_a_round_learns_of_tricked_shadows_and_reads_degrees_from_sound_ones_alone() -> None:
+    data = samples([160, 160, 160], 5)
     task = EvidenceTask(WORKLOAD, RECIPE, data, data.targets, STRATA, strata_are_classes=True)
-    plain = prepare_ensemble(task, START, 7, shadows=40)
-    taught = prepare_ensemble(replace(task, tricked=0.5), START, 7, shadows=40)
+    plain = prepare_ensemble(task, START, 7, shadows=60)
+    taught = prepare_ensemble(replace(task, tricked=0.5), START, 7, shadows=60)
     assert plain.shadows.tricked is None
     assert taught.shadows.tricked is not None
-    assert len(taught.shadows.tricked.degrees) == 20
-    assert len(taught.fitted.residuals) == len(plain.fitted.residuals) == 40
-    assert np.array_equal(taught.shadows.table.degrees, plain.shadows.table.degrees)
-    table, tricked = taught.shadows.table, taught.shadows.tricked
-    without, _, _ = fit_maps(table)
-    assert off(fit_maps(table, tricked)[0], tricked) < off(without, tricked), "it reads them as less balanced"
+    assert len(taught.shadows.tricked.degrees) == 30
+    assert taught.fitted.model == plain.fitted.model
+    assert len(plain.times) <= len(taught.times) <= len(plain.times) + 1
 
 
-def off(maps: Any, tricked: ShadowTable) -> float:
-    """By how much their degrees are read too low, in the mean."""
-    return float((tricked.degrees - maps.estimates(tricked)).mean())
+def levels(count: int, off: float, seed: int) -> Levels:
+    """Shadows of which a tenth of the numbers tells tricked ones, by `off` deviations each."""
+    generator = np.random.default_rng(seed)
+    sound, tricked = (generator.normal(size=(n, 20)) for n in (count, count // 2))
+    tricked[:, :2] += off
+    return Levels(sound, tricked, generator.uniform(size=count))
+
+
+def kept(line: Line, x: Array) -> Array:
+    """The weight that a line to y leaves, where 0.85 of the recipe's samples are enough."""
+    return np.minimum(1, 1 / (0.85 * np.maximum(line(x), 1))) ** 3
+
+
+def test_who_follows_the_recipe_keeps_its_weight_and_who_fills_up_loses_it() -> None:
+    [line] = fit_level(levels(100, 2.5, 1), [], Fraction(85, 100))
+    fresh = levels(4_000, 2.5, 2)
+    assert kept(line, fresh.sound).mean() > 0.97
+    assert kept(line, fresh.tricked).mean() < 0.8
+    assert np.median(kept(line, fresh.sound)) == 1
+
+
+def test_what_cannot_be_told_apart_costs_nobody_much() -> None:
+    for seed in range(5):
+        for line in fit_level(levels(100, 0.0, seed), [], Fraction(85, 100)):
+            assert kept(line, levels(2_000, 0.0, 50 + seed).sound).mean() > 0.9
+
+
+def test_earlier_rounds_teach_too_wherever_their_starts_lie() -> None:
+    own, before = levels(40, 2.5, 1), levels(100, 2.5, 2)
+    moved = replace(before, sound=before.sound + 7, tricked=before.tricked + 7)
+    fresh = levels(4_000, 2.5, 3)
+    alone, near, far = (fit_level(own, each, Fraction(85, 100))[0] for each in ([], [before], [moved]))
+    assert np.allclose(near.coefficients, far.coefficients)
+    assert near.intercept == pytest.approx(far.intercept)
+    lost = [float(1 - kept(line, fresh.tricked).mean()) for line in (alone, near)]
+    assert lost[1] > lost[0]
+
+
+def test_few_shadows_teach_nothing() -> None:
+    assert fit_level(levels(30, 2.5, 1), [], Fraction(85, 100)) == ()

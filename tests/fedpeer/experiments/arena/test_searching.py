@@ -16,6 +16,7 @@ from fedpeer.cli.errors import CommandError
 from fedpeer.experiments.arena import searching
 from fedpeer.experiments.arena.families import FAMILIES, Family
 from fedpeer.experiments.arena.searching import SearchSetting, Unit, run_searches, search_cells
+from fedpeer.experiments.arena.stage import stages
 from fedpeer.experiments.cells import CellStore, Took, local_executor
 
 SETTING = SearchSetting(
@@ -111,6 +112,17 @@ def test_usual_points_lie_within_their_ranges(family: Family) -> None:
 def test_whole_parameters_are_whole_at_every_point() -> None:
     points = searching.search_points(FAMILIES["identities"], 16, lambda values: values["identities"])
     assert all(point["values"]["identities"] in range(2, 9) for point in points)
+
+
+def test_the_harm_of_others_is_no_part_of_what_entries_earn() -> None:
+    ground = replace(SETTING, rules=("verified", "leave_one_out"), rounds=1).arena(search=False)
+    [stage] = stages(ground, 3)
+    attacker = stage.attackers[0]
+    play = FAMILIES["length"].play(stage.position(attacker, "length"), FAMILIES["length"].usual())
+    whole, alone = (stage.play(play.entries, earned_alone=alone) for alone in (False, True))
+    assert whole["verified"].earned > 0
+    for rule in ground.rules:
+        assert (alone[rule].earned, alone[rule].failed) == (whole[rule].earned, whole[rule].failed)
 
 
 UNIT = Unit("verified", 0, 1, "a", utility=1.0, honest=0.0, same=2.0, failed=())
