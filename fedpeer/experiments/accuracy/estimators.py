@@ -182,8 +182,8 @@ def _taught(shadows: Array, shares: Array, models: Array) -> Array:
             nn.functional.kl_div(network(x), y, reduction="batchmean").backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         with torch.inference_mode():
-            shares: Array = network(asked).exp().double().numpy()
-    return shares
+            estimated: Array = network(asked).exp().double().numpy()
+    return estimated
 
 
 def _rlu(data: _Data) -> Array:
