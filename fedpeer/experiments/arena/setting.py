@@ -55,16 +55,13 @@ _PENALTY, _STAKE = Decimal(4), MICRO // 2
 #: Samples on which global models are compared; nobody trains on them.
 _TEST_SAMPLES = 1_000
 
-#: Tasks that are traded.
-ARENA_TASKS = ("digits", "fashion-mnist", "flights-mlp", "text-head")
-
 
 @dataclass(frozen=True)
 class ArenaSetting:
     """What one run of the arena covers.
 
     Attributes:
-        dataset: of `ARENA_TASKS`.
+        dataset: one that `fedpeer arena` names.
         rules, attacks: names.
         participants: honest participants, of whom one at a time is replaced by an attacker; at least 5.
         attackers: how many of them take the attacker's part, each in its own run of a round.

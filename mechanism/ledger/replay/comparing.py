@@ -31,7 +31,7 @@ def same_parts(found: Sequence[Entry], expected: Sequence[Entry]) -> None:
 def alike(found: Any, expected: Any) -> bool:
     """Whether two values that have canonical forms have one.
 
-    The fast encoder alone decides that: it writes equal values in one way, also where that way is not the canonical one.
+    The fast encoder alone decides that: it writes equal values in one way, if not always in the canonical one.
     """
     try:
         return orjson.dumps(found, option=FAST) == orjson.dumps(expected, option=FAST)
