@@ -2,7 +2,7 @@
 
 The coordinator and the console are processes of their own. The same task runs without and with watchers, in turn, twice
 each: participants with no-op training, as in `benchmarks.rounds`, and browsers that keep a stream open and fetch the
-task's page again each time they are told that the ledger has grown. The figure is the coordinator's CPU time a round
+task's page again each time the ledger has grown. The figure is the coordinator's CPU time a round
 with watchers over that without; beside it the console's, and how long a page takes over loopback and how large it is.
 """
 
@@ -36,7 +36,7 @@ class Watcher:
         self.pages = 0
 
     async def watch(self) -> None:
-        """Keeps the stream open, and fetches the page whenever it is told to."""
+        """Keeps the stream open, and fetches the page whenever the stream says that the ledger has grown."""
         reader, writer = await self._asked("/events")
         try:
             async for line in reader:

@@ -68,7 +68,7 @@ if TYPE_CHECKING:  # --help needs no extra, and does not wait for them
     from coordinator.operator import Operator, TaskOverview
     from coordinator.revocations import CarriedOver
 
-#: An amount of credits on the command line; what is too much for an entry is told apart.
+#: An amount of credits on the command line; what is too much for an entry has a sentence of its own.
 _CREDITS = re.compile(r"[0-9]{1,30}(\.[0-9]{1,6})?")
 
 app = typer.Typer(

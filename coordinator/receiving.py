@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 #: besides, for whole files on their way to their own place.
 _FOR_EACH, _THREADS = 2, 8
 
-#: Seconds that a stream of the same upload in another process gets to end, once it has been told to.
+#: Seconds that a stream of the same upload in another process gets to end, once it was asked to.
 _LET_GO_SECONDS = 5.0
 
 _STOPPING = "The coordinator is shutting down; the upload can be resumed."

@@ -2,7 +2,7 @@
 
 A call travels as `coordinator.packing` packs it, to a worker of the same arithmetic as this process's
 (`fedpeer.learning.arithmetic`): workers offer theirs as a resource of Dask's, and each result says by which it came.
-So whoever does a call, once or twice, here or there, comes to the same bits, and what the machines do is a question of
+So a call comes to the same bits wherever it is done, once or twice, and what the machines do is a question of
 time alone:
 
     a worker dies            Dask gives its calls to another
@@ -263,7 +263,7 @@ class RemoteExecutor(Executor):
         self._tried = time.monotonic()
         from distributed import Client
 
-        logging.getLogger("distributed").setLevel(logging.CRITICAL)  # tells of what is told here
+        logging.getLogger("distributed").setLevel(logging.CRITICAL)  # it logs what this module says itself
         try:
             self._client = Client(
                 f"{'tcp' if self._security is None else 'tls'}://{self._address}",

@@ -21,7 +21,7 @@ def workload(features=49, hidden=64):
 
 
 def rows(chosen):
-    """Deviations from the mean air time, told by distance and delay."""
+    """Deviations from the mean air time, by distance and delay."""
     samples = flights(lambda rows: standardised(rows["air_time"]).astype(np.float32), "distance", "dep_delay")
     return samples.select(chosen)
 

@@ -37,7 +37,7 @@ def sample_digests(
 
     Args:
         inputs: one array, or several by name, with a row a sample; targets: a row a sample.
-        columns: what else is known of each sample, by name, as strata may be told by it.
+        columns: what else is known of each sample, by name, as strata may be those of a column.
 
     Raises:
         FieldError: no sample, or arrays of different lengths.

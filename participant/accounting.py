@@ -1,4 +1,4 @@
-"""What a participant's models have told of its data so far: differential privacy, kept up over all its tasks.
+"""What a participant's models have revealed of its data so far: differential privacy, kept up over all its tasks.
 
 Each model that is sent is composed with all before it, whatever task it was for, as if all were of the same samples:
 an upper bound where they were not. Models that were sent without noise leave no bound at all. Epsilon is computed by

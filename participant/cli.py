@@ -240,7 +240,7 @@ def status(
     if reports:
         output(highlight=True).print(table)
     if spent is not None:
-        typer.echo(f"told of the data: {spent} (by this folder; other names have their own)")
+        typer.echo(f"privacy spent: {spent} (by this folder; other names have their own)")
     for task_id, reason in declined:
         typer.echo(printable(f"declined {task_id}: {reason}"))
     if reports:

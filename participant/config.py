@@ -129,7 +129,7 @@ class NoiseSection(Section):
 
 
 class LimitSection(Section):
-    """How much may be told of the data, as (epsilon, delta)."""
+    """How much may be revealed of the data, as (epsilon, delta)."""
 
     epsilon: Exact
     delta: Exact = Decimal("0.00001")

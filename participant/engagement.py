@@ -448,8 +448,8 @@ class Engagement:
             self._accountant.reserve(self.task_id, round_, UNPROTECTED, None)
             return
         samples = sum(self.claimed_counts or ()) or recipe.samples
-        told = gaussians(privacy, samples, recipe.batch_size, recipe.epochs)
-        self._accountant.reserve(self.task_id, round_, told, privacy.delta)
+        spent = gaussians(privacy, samples, recipe.batch_size, recipe.epochs)
+        self._accountant.reserve(self.task_id, round_, spent, privacy.delta)
 
     def _refused_round(self, round_: int, error: PrivacyLimitError) -> Steps[None]:
         try:

@@ -135,7 +135,7 @@ class PrivacyRecord:
     """What one round's model tells of the data (`mechanism.privacy.Gaussians`).
 
     Attributes:
-        number: by which rows are told apart; None of one that is to be added.
+        number: by which rows are distinguished; None of one that is to be added.
         delta: of the noise; None: there is none.
         sent: 1 once the model is about to be sent, 0 while the round is reserved for its training.
     """

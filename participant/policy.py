@@ -166,11 +166,11 @@ class Policy:
         if limit is None:
             return []
         round_ = gaussians(privacy, recipe.samples, recipe.batch_size, recipe.epochs)
-        told = epsilon_of([round_] * terms.schedule.rounds, float(limit.delta))
-        if told <= float(limit.epsilon) + _ROUNDING:
+        spent = epsilon_of([round_] * terms.schedule.rounds, float(limit.delta))
+        if spent <= float(limit.epsilon) + _ROUNDING:
             return []
         return [
-            f"its {terms.schedule.rounds} rounds together have epsilon {told:.3f} at delta {limit.delta:f}; accepted "
+            f"its {terms.schedule.rounds} rounds together have epsilon {spent:.3f} at delta {limit.delta:f}; accepted "
             f"is at most {limit.epsilon:f}"
         ]
 

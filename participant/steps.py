@@ -232,13 +232,13 @@ class MarketSteps:
         apart.
         """
         send = yield Cast(REPORT_PROGRESS, CALL_SECONDS)
-        told, at = -1.0, float("-inf")
+        sent, at = -1.0, float("-inf")
 
         def tell(done: float) -> None:
-            nonlocal told, at
-            now, ended = self.clock(), done >= 1 > told
+            nonlocal sent, at
+            now, ended = self.clock(), done >= 1 > sent
             if ended or now - at >= PROGRESS_SECONDS:
-                told, at = done, now if done > 0 else at  # that it has begun does not hold up the first step
+                sent, at = done, now if done > 0 else at  # that it has begun does not hold up the first step
                 micro = round(min(1.0, max(0.0, done)) * MICRO)
                 send(M.ReportProgressRequest(task_id=task_id, round=round_, done_millionths=micro))
 

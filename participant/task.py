@@ -145,7 +145,7 @@ class Task(ABC):
 
     def training_samples(self) -> tuple[Any, Any] | tuple[Any, Any, Mapping[str, Any]] | None:
         """What `train` trains on: inputs (an array, or arrays by name, a row a sample) and targets (a row a sample);
-        where strata are told by what is neither, a third: that, by name, a row a sample.
+        where strata are those of a column that is neither, a third: that, by name, a row a sample.
 
         Asked for once, after `collect`, where the terms have audits: the claim commits to them, and nothing of them is
         sent (`mechanism.sample_tree`). They must be those of every round, and be found again where an auditor comes.

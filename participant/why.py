@@ -61,7 +61,7 @@ from participant.report import Settlement, settlement_of, stored_settlement
 #: Entries that are read at first, backwards from the payment; more where the round has more participants.
 _FIRST_ENTRIES = 64
 
-#: The step of a degree that is told what it would have brought.
+#: The step of a degree whose value is shown: what it would have brought.
 NEARER = Decimal("0.01")
 
 #: Rules that score a participant against peers.

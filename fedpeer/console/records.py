@@ -388,12 +388,12 @@ def why(t: Transaction, name: str, task_id: str, round_: int) -> Why:
     held = sum(b.record["withheld_micro"] - b.record["stake_lost_micro"] for b in earlier)
     met = [b.record["peers"] for b in earlier]
     kept = t.market.opening(task_id, verdict_id(task_id, round_, name))
-    told = replace(_settlement(row, line), opening=b"" if kept is None else kept.opening)
-    return explained(row.terms, name, told, _block(t, row.id, line), held, met)
+    settlement = replace(_settlement(row, line), opening=b"" if kept is None else kept.opening)
+    return explained(row.terms, name, settlement, _block(t, row.id, line), held, met)
 
 
 def _settlement(row: TaskRow, line: SettlementRow) -> Settlement:
-    """The row as a participant is told of it."""
+    """The row as a participant gets it."""
     own = line.assessment
     return Settlement(
         task_id=row.id,

@@ -203,7 +203,7 @@ def key_mark(key: PublicKey) -> str:
 
 
 def _secret(path: Path) -> bytes:
-    """The key of the sessions, made where there is none: whole, whoever else does the same."""
+    """The key of the sessions, made where there is none: whole, also where another process does the same."""
     if not path.exists():
         fresh = path.with_name(f"key.{os.getpid()}.{secrets.token_hex(4)}")
         descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

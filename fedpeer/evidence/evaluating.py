@@ -55,7 +55,7 @@ def looked_at(task: EvidenceTask, observer: Observer, start: Weights, weights: W
 def look_at_files(
     task: EvidenceTask, observer: Observer, start: Weights, files: Sequence[Path]
 ) -> list[Observation | str | None]:
-    """`looked_at` of each; None where a file is no model, which whoever asks finds by itself."""
+    """`looked_at` of each; None where a file is no model, which the caller finds by itself."""
     found: list[Observation | str | None] = []
     with one_blas_thread():
         for file in files:

@@ -7,7 +7,7 @@ of a shadow what the step before says without it, as it does of a participant.
 
 The interval is a tolerance interval: with confidence `CONFIDENCE` it covers 1 - ALPHA of the models that are
 exchangeable with the shadows of this start, by what cross-validation of all steps is off by
-(`regression.tolerance_quantile`). Every participant of a round is told by the same maps, so that a rate over all
+(`regression.tolerance_quantile`). Every participant of a round is measured by the same maps, so that a rate over all
 starts together would leave single rounds short of it. A twentieth of the shadows is left out at a time: a tenth would
 leave maps that are off by some hundredths more, and the interval wider by as much, and single ones cost five times the
 fits. A shadow that is left out still shares samples of D_c with others of its half, as no participant does. What an
@@ -61,7 +61,7 @@ ALPHA = 0.1
 #: lowest with which hardly a start covers less than 0.78, over seven tasks, fresh and half-trained (docs/evidence.md).
 CONFIDENCE = 0.75
 
-#: Fewest sound shadows: of fewer, each half of D_c has too few to be told apart.
+#: Fewest sound shadows: of fewer, each half of D_c has too few to be distinguished.
 MIN_SHADOWS = 12
 
 _CROSS_FOLDS = 8
@@ -220,7 +220,7 @@ class Fitted:
 
     Attributes:
         maps: as fitted; model: in integers, as logged.
-        features: all features of the table's shadows, shape (n, S, m), each told without itself.
+        features: all features of the table's shadows, shape (n, S, m), each estimated without itself.
         shares: of the strata, as estimated of each shadow without it, (n, S).
         z: regressors of the degree, of this round's shadows, (n, R); carried: of those of earlier rounds.
         residuals: cross-validated errors of the degree, (n,).
@@ -301,15 +301,15 @@ def _residuals(table: ShadowTable, carried: ShadowTable | None) -> Array:
 
 def fit_maps(table: ShadowTable) -> tuple[Maps, Array, Array]:
     """All steps; the features of the table's own shadows as observed, and their shares, each without that shadow."""
-    tellers, told = {}, {}
+    tellers, estimated = {}, {}
     for name, vectors in table.vectors.items():
         if name == "update" and len(np.unique(table.halves)) > 1:
-            tellers[name], told[name] = fit_halved(vectors, table.shares, table.halves, DIRECTION)
+            tellers[name], estimated[name] = fit_halved(vectors, table.shares, table.halves, DIRECTION)
         else:
             scale = DIRECTION if name == "update" else Scale.of(vectors)
-            tellers[name], told[name] = fit_whole(vectors, table.shares, scale)
-    features = _extended(table.features, told, table.reference)
-    right = _extended(table.features - table.added[:, None, :], told, table.reference)
+            tellers[name], estimated[name] = fit_whole(vectors, table.shares, scale)
+    features = _extended(table.features, estimated, table.reference)
+    right = _extended(table.features - table.added[:, None, :], estimated, table.reference)
     crossed, of_right = np.empty_like(table.shares), np.empty_like(table.shares)
     for rest, fold in folds(table.groups, _CROSS_FOLDS):
         line = ridge(label_rows(right[rest]), table.shares[rest].ravel())
@@ -325,10 +325,10 @@ def _told(table: ShadowTable, tellers: Mapping[str, Teller]) -> dict[str, Array]
     return {n: tell.of_half(table.vectors[n], table.halves) for n, tell in tellers.items()}
 
 
-def _extended(observed: Array, told: Mapping[str, Array], reference: Sequence[Fraction]) -> Array:
+def _extended(observed: Array, estimated: Mapping[str, Array], reference: Sequence[Fraction]) -> Array:
     """Features with the logarithm of p^(c), then what the vectors tell, in whole millionths as logged."""
     logs = np.log(np.array([float(q) for q in reference]))
-    parts = [np.broadcast_to(logs, observed.shape[:2]), *told.values()]
+    parts = [np.broadcast_to(logs, observed.shape[:2]), *estimated.values()]
     return np.concatenate([observed, *(np.rint(p * MICRO)[:, :, None] / MICRO for p in parts)], axis=2)
 
 

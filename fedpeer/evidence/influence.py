@@ -7,9 +7,8 @@ that the aggregate is better without k. Losses have no natural zero: a likelihoo
 that knows all are near 0, where any difference is large in proportion. Below `LEAST_LOSS` differences are taken over
 that.
 
-Leave-one-out is that of `mechanism.baselines` without a set for each that is left out; Shapley values are those of
-coalitions that are worth minus the loss of their mean. Models are loaded one at a time; a running sum stands for all of
-them.
+Shapley values are those of coalitions that are worth minus the loss of their mean. Models are loaded one at a time; a
+running sum stands for all of them.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence

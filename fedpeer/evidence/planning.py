@@ -134,7 +134,7 @@ def plan_shadows(
     tricked: float = 0.0,
 ) -> list[Plan]:
     """`count` sound shadows, a quarter as many flawed ones, the repeated and the tricked ones. Sound ones that are no
-    anchors stand first, anchors behind the flawed ones. The same seed gives the same.
+    anchors stand first, anchors after the flawed ones. The same seed gives the same.
 
     Args:
         codes: the stratum of each sample of D_c.

@@ -166,9 +166,9 @@ class Usual:
     gains: Array
 
     @classmethod
-    def of(cls, shadows: Sequence[Observation], told: Array, shares: Array) -> "Usual":
-        """Args: told: shares of the strata as estimated of each without it; shares: as they are, (n, S)."""
-        mixes = mix_of(told)
+    def of(cls, shadows: Sequence[Observation], estimated: Array, shares: Array) -> "Usual":
+        """Args: estimated: shares of the strata as estimated of each without it; shares: as they are, (n, S)."""
+        mixes = mix_of(estimated)
         updates = np.array([each.vectors["update"] for each in shadows])
         lengths = np.maximum(np.linalg.norm(updates, axis=1, keepdims=True), _TINY)
         changes = ByMix.of(np.array([each.changes for each in shadows]), mixes)

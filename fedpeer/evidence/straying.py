@@ -22,7 +22,7 @@ skewed model would be taken for one of few samples. y of a shadow is the mean ov
 sample of the stratum.
 
 Errors grow with the distance d from the reference, as s(d) = s_0 + s_1 d; shadows are weighted by 1 / s^2. What is
-logged says y - u s(d), with the least u >= 0 at which sound shadows, each told by maps that have not seen it, keep
+logged says y - u s(d), with the least u >= 0 at which sound shadows, each estimated by maps that have not seen it, keep
 `KEPT` of their weight in the mean. So honest participants lose at most that in expectation, as far as they are like
 sound shadows. Each *family* of repeated shadows, by how they were trained, has a line of its own, and the largest y
 counts: who trains fewer samples more calmly than the recipe says strays less, but its update is shorter and its losses

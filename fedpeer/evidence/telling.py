@@ -9,8 +9,8 @@ and A a ridge regression in the dual: with the Gram matrix V w V' of the centred
 
 A *whole* map is fitted on all shadows; what it says of one is what it would say had that one been left out, by its
 residual over 1 - 1/n - H_ii with H = V w (w + a)^-1 V'. *Halved* maps are fitted on the shadows of each half of D_c: a
-shadow is told by the other half's map, a model of other samples by the mean of both. The penalty a has the least error
-in what shadows are told.
+shadow is estimated by the other half's map, a model of other samples by the mean of both. The penalty a has the least
+error on shadows so estimated.
 """
 
 from dataclasses import dataclass
@@ -59,8 +59,8 @@ class _Linear:
     intercept: Array
 
     def __call__(self, vectors: Array) -> Array:
-        told: Array = (vectors - self.centre) @ self.coefficients + self.intercept
-        return told
+        estimated: Array = (vectors - self.centre) @ self.coefficients + self.intercept
+        return estimated
 
 
 @dataclass(frozen=True)
@@ -73,16 +73,16 @@ class Teller:
     def __call__(self, vectors: Array) -> Array:
         """Of models that are no shadows: shape (n, B) to (n, S)."""
         scaled = self.scale(vectors)
-        told: Array = np.mean([each(scaled) for each in self.maps], axis=0)
-        return told
+        estimated: Array = np.mean([each(scaled) for each in self.maps], axis=0)
+        return estimated
 
     def of_half(self, vectors: Array, halves: Halves) -> Array:
         """Of shadows of the given halves, by the other half's map; by the whole one where there is one."""
         if len(self.maps) == 1:
             return self(vectors)
         scaled = self.scale(vectors)
-        told = np.array([each(scaled) for each in self.maps])
-        mine: Array = told[1 - halves, np.arange(len(halves))]
+        estimated = np.array([each(scaled) for each in self.maps])
+        mine: Array = estimated[1 - halves, np.arange(len(halves))]
         return mine
 
 
@@ -98,19 +98,19 @@ def fit_whole(vectors: Array, shares: Array, scale: Scale) -> tuple[Teller, Arra
 
 
 def fit_halved(vectors: Array, shares: Array, halves: Halves, scale: Scale) -> tuple[Teller, Array]:
-    """A map for each half, and what each shadow is told by the other's, shape (n, S)."""
+    """A map for each half, and what the other half's map estimates of each shadow, shape (n, S)."""
     scaled = scale(vectors)
     parts = [_Dual(scaled[halves == half], shares[halves == half]) for half in (0, 1)]
     # Products with the vectors of the half that tells, so that a penalty costs no pass over the vectors.
     products = [part.products(scaled[halves == 1 - half]) for half, part in enumerate(parts)]
-    best, found, told = np.inf, 0.0, shares
+    best, found, estimated = np.inf, 0.0, shares
     for penalty in _PENALTIES:
         said = np.empty_like(shares)
         for half, (part, product) in enumerate(zip(parts, products, strict=True)):
             said[halves == 1 - half] = product @ part.weights(penalty * part.values[-1]) + part.intercept
         if (error := float(np.square(said - shares).mean())) < best:
-            best, found, told = error, float(penalty), said
-    return Teller(scale, tuple(part.map(found * part.values[-1]) for part in parts)), told
+            best, found, estimated = error, float(penalty), said
+    return Teller(scale, tuple(part.map(found * part.values[-1]) for part in parts)), estimated
 
 
 class _Dual:

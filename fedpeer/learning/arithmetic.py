@@ -1,6 +1,6 @@
 """What the last digits of training depend on: processor, libraries and device, as a few short texts.
 
-Two machines whose texts are equal train models that are equal bit for bit, as far as that can be told before: the last
+Two machines whose texts are equal train models that are equal bit for bit, as far as that is known before: the last
 text is of a small training itself, which is done where it is asked for.
 """
 
@@ -30,7 +30,7 @@ def arithmetic(device: str = "") -> Mapping[str, str]:
     from threadpoolctl import threadpool_info
 
     with suppress(ImportError):
-        import scipy.linalg  # noqa: F401  # whose library counts, whoever imports it first
+        import scipy.linalg  # noqa: F401  # its library counts, whichever module imports it first
 
     kernels = {
         f"{found['internal_api']} {found.get('version') or '?'} {found.get('architecture') or '?'}"

@@ -7,7 +7,7 @@ of model i on these samples, l_0 those of the model at hand:
 
 A model has by heart what it was trained on, so that one of a part of the samples, or of others, is far from all of
 them, whatever its mix. One that was trained so itself, too, is one of m + 1 that can be exchanged: it is the farthest
-with probability 1 / (m + 1), exactly, on any data and for any model. Only the seed may differ: another recipe is told,
+with probability 1 / (m + 1), exactly, on any data and for any model. Only the seed may differ: another recipe is seen,
 too.
 
 Source: Vovk, Gammerman and Shafer 2005, conformal prediction, section 2.2 (exchangeability).

@@ -52,7 +52,7 @@ _RIDGE = 0.05
 #: Over the median distance to the nearest sample: the least distance whose logarithm is taken.
 _LEAST = 1e-3
 
-#: Permutations that stand behind the smallest p that a rate looks at, at least.
+#: Fewest permutations for the smallest p that a rate looks at.
 _BEHIND = 20
 
 _Floats = npt.NDArray[np.float64]

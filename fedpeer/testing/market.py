@@ -428,7 +428,7 @@ def _strata(task: Task) -> int:
     except (Exception, SystemExit) as error:
         said = f"gives no list of them yet: {type(error).__name__}: {error}"
     raise MarketTestError(
-        "the terms have no reference, and how many strata it has cannot be told: "
+        "the terms have no reference, and how many strata it has is not known: "
         f"{type(task).__name__}.{task.counted_by} {said}; give the terms a reference, one probability a stratum"
     )
 

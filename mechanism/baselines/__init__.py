@@ -1,17 +1,14 @@
 """Other ways to score contributions, under one small protocol, to compare the mechanism with.
 
-    LeaveOneOut, ExactShapley, TruncatedMonteCarlo, GtgShapley   from the value of coalitions of models
-    CorrelatedAgreement, DeterminantMutualInformation            from predictions on shared inputs, without labels
+    TruncatedMonteCarlo                                 Shapley values, from the value of coalitions of models
+    CorrelatedAgreement, DeterminantMutualInformation   from predictions on shared inputs, without labels
 
 Pure and deterministic given a seeded generator: the same call gives the same scores to the bit.
 """
 
 from mechanism.baselines.correlated_agreement import CorrelatedAgreement
 from mechanism.baselines.determinant_mutual_information import DeterminantMutualInformation
-from mechanism.baselines.gtg_shapley import GtgShapley
-from mechanism.baselines.leave_one_out import LeaveOneOut
 from mechanism.baselines.protocol import Baseline, Coalitions, SharedPredictions
-from mechanism.baselines.shapley import ExactShapley
 from mechanism.baselines.truncated_monte_carlo import TruncatedMonteCarlo
 
 __all__ = [
@@ -19,9 +16,6 @@ __all__ = [
     "Coalitions",
     "CorrelatedAgreement",
     "DeterminantMutualInformation",
-    "ExactShapley",
-    "GtgShapley",
-    "LeaveOneOut",
     "SharedPredictions",
     "TruncatedMonteCarlo",
 ]

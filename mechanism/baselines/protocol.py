@@ -45,11 +45,6 @@ class Coalitions:
     def everyone(self) -> frozenset[int]:
         return frozenset(range(self.size))
 
-    @property
-    def evaluations(self) -> int:
-        """How many coalitions were evaluated so far: what a rule costs."""
-        return len(self._known)
-
     def __call__(self, coalition: frozenset[int]) -> float:
         """v(coalition).
 

@@ -29,16 +29,17 @@ class TruncatedMonteCarlo:
     tolerance: float = 0.01
 
     def __post_init__(self) -> None:
-        check_sampling(self.orders, self.tolerance)
+        whole("orders", self.orders)
+        non_negative("tolerance", self.tolerance)
 
     def scores(self, source: Coalitions, rng: np.random.Generator) -> Array:
         totals = np.zeros(source.size)
         for _ in range(self.orders):
-            totals += marginals(source, rng.permutation(source.size).tolist(), self.tolerance)
+            totals += _marginals(source, rng.permutation(source.size).tolist(), self.tolerance)
         return totals / self.orders
 
 
-def marginals(source: Coalitions, order: list[int], tolerance: float) -> Array:
+def _marginals(source: Coalitions, order: list[int], tolerance: float) -> Array:
     """The marginal contributions along one order, 0 after truncation."""
     gains = np.zeros(source.size)
     everything = source(source.everyone)
@@ -52,8 +53,3 @@ def marginals(source: Coalitions, order: list[int], tolerance: float) -> Array:
         gains[k] = following - value
         value = following
     return gains
-
-
-def check_sampling(orders: int, tolerance: float) -> None:
-    whole("orders", orders)
-    non_negative("tolerance", tolerance)

@@ -111,7 +111,7 @@ def test_another_machine_finds_what_is_in_the_bucket_and_only_whole(server: str,
     assert not there.path(DIGEST).exists()
     assert there.fetch(DIGEST).read_bytes() == CONTENT
     assert there.fetch(DIGEST) == there.path(DIGEST)
-    # Damage in the bucket is found, said, and mended by whoever has the file.
+    # Damage in the bucket is found, said, and repaired by a process that has the file.
     bucket = Bucket(section(server), tmp_path)
     bucket.put(f"{DIGEST.hex()[:2]}/{DIGEST.hex()}.safetensors", source(tmp_path, CONTENT[::-1]), time.time())
     third = Place(tmp_path, server).store("third")

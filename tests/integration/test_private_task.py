@@ -64,7 +64,7 @@ def test_a_task_with_noise_is_paid_and_accounted_for(coordinator: Served, tmp_pa
     assert said["privacy"]["models"] == 2
     assert 1 < said["privacy"]["epsilon"] < 3
     text = CliRunner().invoke(app, ["status", "--state", str(tmp_path / "ada")]).stdout
-    assert "told of the data: 2 models, epsilon 1." in text
+    assert "privacy spent: 2 models, epsilon 1." in text
     assert verified(coordinator.folder).verified
 
 

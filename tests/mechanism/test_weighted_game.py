@@ -1,6 +1,9 @@
 """What a weight of one's data does to best responses and equilibria (docs/mechanism.md, section 9)."""
 
+from dataclasses import replace
+
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -8,15 +11,26 @@ from hypothesis import strategies as st
 from mechanism.best_response import OptimalEffort, best_response
 from mechanism.cost import CallableCost, Convexity, LinearCost, PowerCost, over
 from mechanism.effort import ExponentialEffort
-from mechanism.equilibrium import equilibrium, solve
+from mechanism.equilibrium import Equilibrium, equilibrium, solve
 from mechanism.errors import FieldError
 from mechanism.game import Game
 from mechanism.gap_bound import GapBound
 from mechanism.payment import Log
-from mechanism.weighted import in_credits, weighted
 
 BOUND, EFFORT = GapBound(20.0, 1.0), ExponentialEffort(0.8, 3.0)
 weights = st.floats(0.05, 1.0)
+
+
+def weighted(game: Game, weight: npt.ArrayLike) -> Game:
+    """The game in whose solution each is paid all of a payment, at 1/w_k times its cost."""
+    return replace(game, cost=over(game.cost, np.broadcast_to(np.asarray(weight, float), game.start.shape)))
+
+
+def in_credits(found: Equilibrium, weight: npt.ArrayLike, fee: float = 0.0) -> Equilibrium:
+    """An equilibrium of the weighted game as it is paid: w_k H_k - fee (1 - w_k)."""
+    w = np.asarray(weight, float)
+    payment, cost = w * found.payment - fee * (1 - w), w * found.cost
+    return replace(found, payment=payment, cost=cost, utility=payment - cost)
 
 
 def answer(weight: float = 1.0, fee: float = 0.0, Q: float = 60.0, cost: float = 1.2) -> OptimalEffort:

@@ -43,7 +43,7 @@ ESTIMATED_TASKS = ("digits", "flights-mlp", "flights-softmax", "text-head")
 
 @dataclass(frozen=True, eq=False)
 class _Data:
-    """What an estimator is told.
+    """What an estimator is given.
 
     Attributes:
         start, models, shadows: weights; shares: of the shadows' strata, (n, S).
@@ -88,7 +88,8 @@ def estimator_cell(parameters: Record, device: str) -> Record:
     data = _Data(trial, models, [trained[k] for k in sound], shares)
     reference = np.array([float(q) for q in trial.reference])
     estimates = {
-        name: (np.abs(told(data) - reference).sum(axis=1) / 2).tolist() for name, told in ESTIMATORS.items()
+        name: (np.abs(estimate(data) - reference).sum(axis=1) / 2).tolist()
+        for name, estimate in ESTIMATORS.items()
     }
     estimates["fedpeer"] = [ensemble.measure(model).degree_micro / MICRO for model in models]
     return {"degree": [float(mix.degree) for mix in mixes], "estimates": estimates}
@@ -101,12 +102,12 @@ def estimator_figures(results: Sequence[tuple[Cell, Record]]) -> dict[str, Any]:
     for cell, record in results:
         place = found.setdefault(f"{cell.parameters['task']} {cell.parameters['start']}", {})
         true = np.array(record["degree"])
-        for name, told in record["estimates"].items():
-            off = np.array(told) - true
+        for name, estimated in record["estimates"].items():
+            off = np.array(estimated) - true
             row = place.setdefault(name, {"error": [], "bias": [], "rank": []})
             row["error"].append(float(np.abs(off).mean()))
             row["bias"].append(float(off.mean()))
-            row["rank"].append(float(spearmanr(told, true).statistic))
+            row["rank"].append(float(spearmanr(estimated, true).statistic))
     return {
         key: {
             name: {**{k: round(float(np.mean(v)), 4) for k, v in row.items()}, "starts": len(row["error"])}
@@ -181,8 +182,8 @@ def _taught(shadows: Array, shares: Array, models: Array) -> Array:
             nn.functional.kl_div(network(x), y, reduction="batchmean").backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         with torch.inference_mode():
-            told: Array = network(asked).exp().double().numpy()
-    return told
+            estimated: Array = network(asked).exp().double().numpy()
+    return estimated
 
 
 def _rlu(data: _Data) -> Array:

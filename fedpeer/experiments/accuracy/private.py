@@ -110,8 +110,8 @@ def privacy_for(epsilon: float, method: str, recipe: Recipe) -> Privacy:
     while high - low > 1:
         middle = (low + high) // 2
         made = Privacy(method, CLIP, middle * step, DELTA)
-        told = epsilon_of([gaussians(made, recipe.samples, recipe.batch_size, recipe.epochs)], float(DELTA))
-        low, high = (low, middle) if told <= epsilon else (middle, high)
+        spent = epsilon_of([gaussians(made, recipe.samples, recipe.batch_size, recipe.epochs)], float(DELTA))
+        low, high = (low, middle) if spent <= epsilon else (middle, high)
     return Privacy(method, CLIP, high * step, DELTA)
 
 

@@ -48,8 +48,8 @@ def assessments_under(
     scores = measurements.scores(valid, rules=(rule,)) if rule in SCORED_RULES else {}
     by_id = {s.participant_id: s for s in submissions}
     if rule in COMPARED_RULES:
-        told = compared_scores(rule, probe, [by_id[name] for name in valid])
-        scores = {name: {rule: score} for name, score in told.items()}
+        scored = compared_scores(rule, probe, [by_id[name] for name in valid])
+        scores = {name: {rule: score} for name, score in scored.items()}
     return tuple(
         Assessment(
             participant_id=name,

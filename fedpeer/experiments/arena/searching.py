@@ -6,7 +6,7 @@ response, under the first rule, on the search's own seeds: the same chance at ev
 their values alone. The best few of them are looked at on another seed, too, so that none is taken for its luck. What is
 then the best is played on fresh seeds, with other data, shadows and participants, against two
 honest ones: the best response, and honesty on the data that the attack has collected. What the other rules pay for the
-same play is told beside it: the least that a search under them would find.
+same play is printed beside it: the least that a search under them would find.
 """
 
 from collections import Counter

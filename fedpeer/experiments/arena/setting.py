@@ -58,16 +58,13 @@ _TEST_SAMPLES = 1_000
 #: Participants of an arena, at least.
 LEAST_PARTICIPANTS = 5
 
-#: Tasks that are traded.
-ARENA_TASKS = ("digits", "fashion-mnist", "flights-mlp", "text-head")
-
 
 @dataclass(frozen=True)
 class ArenaSetting:
     """What one run of the arena covers.
 
     Attributes:
-        dataset: of `ARENA_TASKS`.
+        dataset: one that `fedpeer arena` names.
         rules, attacks: names.
         participants: honest participants, of whom one at a time is replaced by an attacker; at least
             `LEAST_PARTICIPANTS`. Of a pool that is too small for samples of their own there are fewer.

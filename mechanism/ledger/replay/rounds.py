@@ -82,7 +82,7 @@ def verdict(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
     check_in_clear(task, outcome)
     opening = world.opened(entry, commitment)
     if opening is not None:
-        _check_opened(task, outcome, opening)
+        _check_opened(task, outcome, body["outcome"], opening)
     current.verdicts[name] = outcome
     world.counts.verdicts += 1
     if task.measured is not None:
@@ -158,7 +158,7 @@ def _computed(world: World, task: TaskState, model: EvidenceModel) -> dict[str, 
     return {assessment.participant_id: Computed(assessment, whole) for assessment in judged}
 
 
-def _check_opened(task: TaskState, outcome: Outcome, opening: Mapping[str, Any]) -> None:
+def _check_opened(task: TaskState, outcome: Outcome, in_clear: Any, opening: Mapping[str, Any]) -> None:
     """That an opened assessment is what its ground gives, and the outcome in clear what the assessment gives."""
     name, current = outcome.participant_id, task.round
     check_opening(opening, "assessment", perhaps="measurement")
@@ -173,26 +173,25 @@ def _check_opened(task: TaskState, outcome: Outcome, opening: Mapping[str, Any])
     if (measured is not None) != (sent is not None and current.evidence):
         raise Wrong(f"{name} is measured, and nothing is there to be measured, or the other way round")
     if sent is None:
-        _same_assessment(assessment, missing(name, assessment.claimed_degree, current.failures.get(name)))
+        _same_assessment(record, missing(name, assessment.claimed_degree, current.failures.get(name)))
     elif not current.evidence:
-        _same_assessment(assessment, as_claimed(name, sent.digest, assessment.claimed_degree))
+        _same_assessment(record, as_claimed(name, sent.digest, assessment.claimed_degree))
     elif name in current.computed:
         computed = current.computed[name]
         if computed.whole:
-            _same_assessment(assessment, computed.assessment)
+            _same_assessment(record, computed.assessment)
         else:
-            _same_assessment(_alone(assessment), _alone(computed.assessment))
+            _same_assessment(events.assessment_record(_alone(assessment)), _alone(computed.assessment))
     else:
         _measurement(task, name, measured)
     made = events.outcome_record(outcome_of(task.terms, assessment))
-    if text := difference_of(events.outcome_record(outcome), made):
+    if text := difference_of(in_clear, made):
         raise Wrong(f"the outcome is not the one of the opened assessment: {text}")
     current.assessments[name] = assessment
 
 
-def _same_assessment(found: Assessment, expected: Assessment) -> None:
-    one, other = events.assessment_record(found), events.assessment_record(expected)
-    if text := difference_of(one, other):
+def _same_assessment(record: Any, expected: Assessment) -> None:
+    if text := difference_of(record, events.assessment_record(expected)):
         raise Wrong(f"the opened assessment is not what the evidence gives: {text}")
 
 
