@@ -16,7 +16,15 @@ from urllib.parse import urlsplit
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from coordinator.errors import ConfigError, MarketTaskError
 from fedpeer.protocol.limits import (
@@ -35,6 +43,7 @@ from mechanism.errors import FieldError
 from mechanism.privacy import Privacy
 from mechanism.terms import PEERS_DRAWN, Rule
 from mechanism.variation import Allowed
+from mechanism.workload import options_text
 
 #: Name of the service's configuration file in the state folder.
 SERVICE_FILE = "coordinator.toml"
@@ -111,6 +120,19 @@ Probability = Annotated[str, BeforeValidator(_text_number)]
 
 #: The payment coefficient, or the word for the learner's own best.
 Coefficient = Annotated[Decimal | Literal["best"], BeforeValidator(_coefficient)]
+
+
+def _json_values(options: dict[str, Any]) -> dict[str, Any]:
+    """What a task keeps of options, and calls the factory with again after a restart, is their JSON."""
+    try:
+        options_text(options)
+    except FieldError as error:
+        raise ValueError(f"expected {error.expected}") from None
+    return options
+
+
+#: Keyword arguments of a factory.
+Options = Annotated[dict[str, Any], AfterValidator(_json_values)]
 
 
 class ServerSection(Section):
@@ -502,7 +524,7 @@ class RecipeSection(Section):
     learning_rate: Exact = Decimal("0.001")
     samples: int
     proximal: Exact = Decimal(0)
-    options: dict[str, Any] = Field(default_factory=dict)
+    options: Options = Field(default_factory=dict)
     privacy: PrivacySection | None = None
     momentum: Exact = Decimal("0.9")
     beta2: Exact = Decimal("0.999")
@@ -528,7 +550,7 @@ class StrataSection(Section):
     of: str = "target"
     column: str | None = None
     factory: str | None = None
-    options: dict[str, Any] = Field(default_factory=dict)
+    options: Options = Field(default_factory=dict)
     names: list[str] | None = None
 
     @model_validator(mode="after")
@@ -631,7 +653,7 @@ class DataSection(Section):
     """
 
     dataset: str | None = None
-    seed: int = 0
+    seed: int = Field(0, ge=0)
     validation: int | None = Field(None, ge=1)
     test: int | None = Field(None, ge=1)
     root: Path | None = None
@@ -643,7 +665,7 @@ class DataSection(Section):
     folder: Path | None = None
     test_folder: Path | None = None
     factory: str | None = None
-    options: dict[str, Any] = Field(default_factory=dict)
+    options: Options = Field(default_factory=dict)
     holdout: Exact | None = Field(None, gt=0, lt=1)
     classes: list[str] | None = None
 

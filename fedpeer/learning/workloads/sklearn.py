@@ -135,7 +135,7 @@ class SklearnWorkload:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             if self._perceptron:
-                # No step is made: the weights are as they were drawn. The solver is the recipe's when it comes to training.
+                # No step is made: the weights are as they were drawn. What trains is the recipe's optimizer.
                 model.set_params(
                     solver="adam", max_iter=1, learning_rate_init=1e-300, alpha=0.0, early_stopping=False
                 )
