@@ -196,6 +196,32 @@ class S3Section(Section):
     credentials: str = ""
     cache_bytes: float = Field(20 << 30, gt=0)
 
+    @field_validator("endpoint")
+    @classmethod
+    def _with_a_port(cls, endpoint: str) -> str:
+        if endpoint:
+            _check_port(endpoint)
+        return endpoint
+
+    @model_validator(mode="after")
+    def _of_a_bucket(self) -> "S3Section":
+        given = [name for name in ("prefix", "endpoint", "credentials") if getattr(self, name)]
+        if given and not self.bucket:
+            raise ValueError(
+                f"{given[0]} is given and no bucket, so that model files would lie in the folder; name it"
+            )
+        return self
+
+
+def _check_port(url: str) -> None:
+    """Raises ValueError where a URL has a port that there is not."""
+    try:
+        port = urlsplit(url).port
+    except ValueError:
+        port = 0
+    if port == 0:
+        raise ValueError("expected a port from 1 to 65535")
+
 
 #: Of torch: what models are trained on together; empty: one after another.
 _DEVICE = r"^(|cpu|cuda(:[0-9]{1,2})?)$"
@@ -213,6 +239,13 @@ class WorkersSection(Section):
     executor: str = Field("local", pattern=r"^(local|dask://[^/@\s]+:[0-9]{1,5})$")
     wait_seconds: float = Field(300, gt=0)
     device: str = Field("", pattern=_DEVICE)
+
+    @field_validator("executor")
+    @classmethod
+    def _with_a_port(cls, executor: str) -> str:
+        if executor != "local":
+            _check_port(executor)
+        return executor
 
 
 class TracingSection(Section):
@@ -383,6 +416,12 @@ class WorkerConfig(Section):
     models: str = ""
     device: str = Field("", pattern=_DEVICE)
     s3: S3Section = S3Section()
+
+    @field_validator("scheduler")
+    @classmethod
+    def _with_a_port(cls, scheduler: str) -> str:
+        _check_port(scheduler)
+        return scheduler
 
     @model_validator(mode="after")
     def _one_store(self) -> "WorkerConfig":
