@@ -106,6 +106,18 @@ class Bucket:
             **options,
         )
 
+    def check(self) -> None:
+        """Whether the bucket is there and can be read. Raises BucketError."""
+
+        def attempt() -> None:
+            for _ in self._obstore.list(self._store, chunk_size=1):
+                return
+
+        try:
+            self._persistently(attempt)
+        except FileNotFoundError as error:
+            raise self._translated(error) from None
+
     def find(self, name: str) -> StoredObject | None:
         """The object of a name; None where there is none. Raises BucketError."""
         return self._persistently(lambda: self._find(name))
@@ -156,7 +168,7 @@ class Bucket:
         try:
             for objects in self._obstore.list(self._store):
                 yield from (_stored(each) for each in objects)
-        except self._errors.BaseError as error:
+        except (self._errors.BaseError, FileNotFoundError) as error:
             raise self._translated(error) from None
 
     def delete(self, name: str) -> None:
@@ -188,6 +200,8 @@ class Bucket:
             self._obstore.put(self._store, name, path, use_multipart=False, mode=mode)
         except (self._errors.AlreadyExistsError, self._errors.PreconditionError):
             pass  # somebody else's, or our own of which the answer was lost: what it is, is looked at
+        except FileNotFoundError as error:  # the bucket
+            raise self._translated(error) from None
 
     def _is(self, found: StoredObject, size: int, digests: frozenset[str], path: Path) -> bool:
         """Whether an object is the file: by what the store says of it, else by reading it."""

@@ -16,7 +16,15 @@ from urllib.parse import urlsplit
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_pem_public_key
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from coordinator.errors import ConfigError, MarketTaskError
 from fedpeer.protocol.limits import (
@@ -35,6 +43,7 @@ from mechanism.errors import FieldError
 from mechanism.privacy import Privacy
 from mechanism.terms import PEERS_DRAWN, Rule
 from mechanism.variation import Allowed
+from mechanism.workload import options_text
 
 #: Name of the service's configuration file in the state folder.
 SERVICE_FILE = "coordinator.toml"
@@ -113,6 +122,19 @@ Probability = Annotated[str, BeforeValidator(_text_number)]
 Coefficient = Annotated[Decimal | Literal["best"], BeforeValidator(_coefficient)]
 
 
+def _json_values(options: dict[str, Any]) -> dict[str, Any]:
+    """What a task keeps of options, and calls the factory with again after a restart, is their JSON."""
+    try:
+        options_text(options)
+    except FieldError as error:
+        raise ValueError(f"expected {error.expected}") from None
+    return options
+
+
+#: Keyword arguments of a factory.
+Options = Annotated[dict[str, Any], AfterValidator(_json_values)]
+
+
 class ServerSection(Section):
     """Addresses as host:port; port 0 takes a free one.
 
@@ -174,6 +196,32 @@ class S3Section(Section):
     credentials: str = ""
     cache_bytes: float = Field(20 << 30, gt=0)
 
+    @field_validator("endpoint")
+    @classmethod
+    def _with_a_port(cls, endpoint: str) -> str:
+        if endpoint:
+            _check_port(endpoint)
+        return endpoint
+
+    @model_validator(mode="after")
+    def _of_a_bucket(self) -> "S3Section":
+        given = [name for name in ("prefix", "endpoint", "credentials") if getattr(self, name)]
+        if given and not self.bucket:
+            raise ValueError(
+                f"{given[0]} is given and no bucket, so that model files would lie in the folder; name it"
+            )
+        return self
+
+
+def _check_port(url: str) -> None:
+    """Raises ValueError where a URL has a port that there is not."""
+    try:
+        port = urlsplit(url).port
+    except ValueError:
+        port = 0
+    if port == 0:
+        raise ValueError("expected a port from 1 to 65535")
+
 
 #: Of torch: what models are trained on together; empty: one after another.
 _DEVICE = r"^(|cpu|cuda(:[0-9]{1,2})?)$"
@@ -191,6 +239,13 @@ class WorkersSection(Section):
     executor: str = Field("local", pattern=r"^(local|dask://[^/@\s]+:[0-9]{1,5})$")
     wait_seconds: float = Field(300, gt=0)
     device: str = Field("", pattern=_DEVICE)
+
+    @field_validator("executor")
+    @classmethod
+    def _with_a_port(cls, executor: str) -> str:
+        if executor != "local":
+            _check_port(executor)
+        return executor
 
 
 class TracingSection(Section):
@@ -362,6 +417,12 @@ class WorkerConfig(Section):
     device: str = Field("", pattern=_DEVICE)
     s3: S3Section = S3Section()
 
+    @field_validator("scheduler")
+    @classmethod
+    def _with_a_port(cls, scheduler: str) -> str:
+        _check_port(scheduler)
+        return scheduler
+
     @model_validator(mode="after")
     def _one_store(self) -> "WorkerConfig":
         if bool(self.models) == bool(self.s3.bucket):
@@ -502,7 +563,7 @@ class RecipeSection(Section):
     learning_rate: Exact = Decimal("0.001")
     samples: int
     proximal: Exact = Decimal(0)
-    options: dict[str, Any] = Field(default_factory=dict)
+    options: Options = Field(default_factory=dict)
     privacy: PrivacySection | None = None
     momentum: Exact = Decimal("0.9")
     beta2: Exact = Decimal("0.999")
@@ -528,7 +589,7 @@ class StrataSection(Section):
     of: str = "target"
     column: str | None = None
     factory: str | None = None
-    options: dict[str, Any] = Field(default_factory=dict)
+    options: Options = Field(default_factory=dict)
     names: list[str] | None = None
 
     @model_validator(mode="after")
@@ -631,7 +692,7 @@ class DataSection(Section):
     """
 
     dataset: str | None = None
-    seed: int = 0
+    seed: int = Field(0, ge=0)
     validation: int | None = Field(None, ge=1)
     test: int | None = Field(None, ge=1)
     root: Path | None = None
@@ -643,7 +704,7 @@ class DataSection(Section):
     folder: Path | None = None
     test_folder: Path | None = None
     factory: str | None = None
-    options: dict[str, Any] = Field(default_factory=dict)
+    options: Options = Field(default_factory=dict)
     holdout: Exact | None = Field(None, gt=0, lt=1)
     classes: list[str] | None = None
 

@@ -473,12 +473,6 @@ def _check_trained(
     terms = task.row.terms
     before, rate = open_model(start.model).weights(), terms.recipe.learning_rate
     for model in models:
-        if not changed([(model[name], before[name]) for name in workload.trainable], _LEAST_CHANGE):
-            raise MarketTaskError(
-                f"a model that is trained by the recipe moves by less than {_LEAST_CHANGE:g} of its length, which "
-                f"float32 weights hardly hold; expected a training that teaches: recipe.learning_rate is {rate}, "
-                "choose a larger one, or more epochs"
-            )
         (path := folder / "trained").write_bytes(_encoded(model, terms.contract))
         try:
             check_model(path, terms.contract)
@@ -488,6 +482,13 @@ def _check_trained(
                 f"{_largest(model)}expected one that keeps the contract: recipe.learning_rate is {rate}, choose a "
                 "smaller one, scale inputs whose values are large, or set a larger contract.max_norm"
             ) from None
+        # Only of finite weights: NaN is no change either.
+        if not changed([(model[name], before[name]) for name in workload.trainable], _LEAST_CHANGE):
+            raise MarketTaskError(
+                f"a model that is trained by the recipe moves by less than {_LEAST_CHANGE:g} of its length, which "
+                f"float32 weights hardly hold; expected a training that teaches: recipe.learning_rate is {rate}, "
+                "choose a larger one, or more epochs"
+            )
 
 
 def _largest(model: Weights) -> str:

@@ -123,8 +123,12 @@ def chosen_strata(asked: StrataSection | None, given: Given, folder: Path | None
     source = FactorySource(asked.factory, asked.options, folders_of(folder))
     names = tuple(asked.names or ())
     if not names:
-        found = apart(coded_by, source, data)
-        names = tuple(map(str, range(int(found.max()) + 1)))
+        count = int(apart(coded_by, source, data).max()) + 1
+        if count > MAX_STRATA:
+            raise MarketTaskError(
+                f"{asked.factory} gives strata up to {count - 1}; expected numbers from 0, for at most {MAX_STRATA}"
+            )
+        names = tuple(map(str, range(count)))
     return Coded(asked.factory, source_of(asked.options, source.files()), names)
 
 
@@ -195,6 +199,8 @@ def _table(section: DataSection, beside: tuple[str, ...]) -> Given:
 
 
 def _sorted_classes(targets: Array) -> tuple[str, ...]:
+    if targets.ndim != 1:
+        raise DataError(f"the target has {targets.shape[1:]} texts a sample; expected one, its class")
     found = tuple(sorted(set(targets.tolist())))
     if not 2 <= len(found) <= MAX_STRATA:
         raise DataError(f"the target has {len(found)} different texts; expected 2 to {MAX_STRATA} classes")

@@ -46,7 +46,7 @@ from mechanism.records import MAX_DECIMAL_DIGITS
 from mechanism.server_step import Aggregation, FedAvg, aggregation_rule
 from mechanism.settlement import least_fee_of, max_payment_micro, task_budget_micro
 from mechanism.terms import FLOAT_TYPES, ModelContract, Recipe, Schedule, TensorSpec, Terms, identifier
-from mechanism.workload import Labels, Strata, check_factory, source_of
+from mechanism.workload import MAX_STRATA, Labels, Strata, check_factory, source_of
 
 if TYPE_CHECKING:  # it imports torch, which most tasks do without
     from fedpeer.learning.workloads.protocol import Workload
@@ -104,6 +104,10 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
             "`fedpeer arena`"
         )
     identifier("id", config.id)
+    if config.folder is not None and not config.folder.is_dir():
+        raise FieldError(
+            "folder", str(config.folder), "a folder that is there, in which modules are looked for"
+        )
     price = None if config.price is None else priced(config.price)
     rule, schedule = config.rule.rule(config.schedule.capacity), Schedule(**config.schedule.model_dump())
     recipe = _recipe(config)
@@ -295,6 +299,11 @@ def _strata(
             count = len(config.reference)
         else:
             count = max(2, int(given.validation.targets.max()) + 1)
+        if count > MAX_STRATA:
+            raise MarketTaskError(
+                f"each class would be a stratum, and there are {count}: at most {MAX_STRATA} are counted; write strata "
+                '= { quantiles = 5, of = "target" }, or name a column or a factory'
+            )
     return strata, strata.names(count, given.class_names)
 
 
@@ -343,14 +352,17 @@ def _check_fits(recipe: Recipe, data: LearnerData, workload: "Workload | None") 
                 f"learner's data {data.name!r} have {tuple(shape)} and {data.strata}; name the architecture of that "
                 "data set"
             )
-    elif (classes := workload.classes) is not None and not (
-        targets.dtype.kind in "iu" and targets.min() >= 0 and targets.max() < classes
-    ):
-        raise MarketTaskError(
-            f"recipe.model {recipe.model!r} tells {classes} classes apart, and a target of the learner's data "
-            f"{data.name!r} is none of the numbers from 0 to {classes - 1}; expected a class, or a workload for "
-            "measured targets"
-        )
+        return
+    if (classes := workload.classes) is None:
+        return
+    held = [] if data.test is None else [("the held-out samples of ", data.test.targets)]
+    for of, labels in [("", targets), *held]:
+        if not (labels.dtype.kind in "iu" and labels.min() >= 0 and labels.max() < classes):
+            raise MarketTaskError(
+                f"recipe.model {recipe.model!r} tells {classes} classes apart, and a target of {of}the learner's data "
+                f"{data.name!r} is none of the numbers from 0 to {classes - 1}; expected a class, or a workload for "
+                "measured targets"
+            )
 
 
 def coefficient(config: TaskConfig) -> Decimal:
@@ -398,6 +410,13 @@ def _reference(config: TaskConfig, data: LearnerData | None) -> tuple[Fraction, 
         reference = reference_distribution(config.reference)
         if data is not None and len(reference) != data.strata:
             raise FieldError("reference", config.reference, f"{data.strata} strata, as D_c has")
+        if 0 in reference and needs_evidence(config.rule.name):
+            raise FieldError(
+                "reference",
+                config.reference,
+                f"a share above 0 of each stratum: rule {config.rule.name!r} pays on evidence, which says nothing of a "
+                "stratum that nobody is to have",
+            )
         return reference
     if data is None:
         raise FieldError("reference", None, "a distribution, since there is no [data] to take it from")
@@ -516,6 +535,11 @@ def _check_evaluates(
         raise MarketTaskError(
             f"recipe.model {model!r} gives losses of shape {judged.losses.shape} for {len(few)} samples; expected one "
             "a sample"
+        )
+    if bad := int(np.count_nonzero(~np.isfinite(judged.losses))):
+        raise MarketTaskError(
+            f"recipe.model {model!r} gives losses that are NaN or infinite for {bad} of the first {len(few)} samples "
+            "of D_c, at fresh weights; expected finite ones: look at the loss, and at inputs whose values are large"
         )
 
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 import signal
+import socket
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from functools import partial
@@ -17,7 +18,7 @@ from coordinator.errors import ServeError
 from coordinator.remote_workers import RESOURCE, WORKER_FOLDER
 from coordinator.shadow_workers import check_device
 from coordinator.worker_folders import worker_security
-from fedpeer.terminal import configure_logs
+from fedpeer.terminal import configure_logs, printable
 
 app = typer.Typer(no_args_is_help=True, help="Train shadow models for a coordinator elsewhere.")
 
@@ -28,6 +29,14 @@ _NICENESS = 5
 
 #: Seconds that processes get to end.
 _END_SECONDS = 10
+
+#: Where Dask's HTTP server listens, which cannot be left away: at a free port that other machines do not see.
+_NO_PAGES = "127.0.0.1:0"
+
+_LAST_PORT = 65535
+
+#: Characters of what Dask says.
+_WORDS = 200
 
 #: Seconds from one attempt to reach a scheduler to the next.
 _AGAIN = 2.0
@@ -49,6 +58,8 @@ def run(
 ) -> None:
     """Work until SIGTERM. A process that dies is started again; the scheduler may come later, and go and come."""
     _begin(folder)
+    if host:
+        _check_own(host)
     from distributed import Nanny
 
     from fedpeer.learning.arithmetic import arithmetic, arithmetic_digest
@@ -63,6 +74,7 @@ def run(
         "resources": {RESOURCE + arithmetic_digest(found): 1},
         "memory_limit": 0,
         "dashboard": False,
+        "dashboard_address": _NO_PAGES,
         "env": {WORKER_FOLDER: str(folder.absolute())},
         "preload": ["coordinator.worker_cli"],
         **({"host": host} if host else {}),
@@ -77,7 +89,8 @@ def run(
     def make() -> Any:
         return Nanny(address, **options)
 
-    asyncio.run(_until_stopped(*[partial(_keep_working, make) for _ in range(count)]))
+    said = _Said(config.scheduler)
+    asyncio.run(_until_stopped(*[partial(_keep_working, make, said) for _ in range(count)]))
 
 
 @app.command()
@@ -88,18 +101,26 @@ def schedule(
     """Be the scheduler that coordinator and workers reach, until SIGTERM. It keeps nothing."""
     _begin(folder)
     host, _, port = listen.rpartition(":")
-    if not host or not port.isdigit():
+    if not host or not port.isdecimal() or int(port) > _LAST_PORT:
         raise ServeError(f"--listen is {listen!r}; expected host:port such as 0.0.0.0:8786")
     from distributed import Scheduler
 
     async def serve() -> None:
         scheduler = Scheduler(
-            host=host, port=int(port), protocol="tls://", security=worker_security(folder), dashboard=False
+            host=host,
+            port=int(port),
+            protocol="tls://",
+            security=worker_security(folder),
+            dashboard=False,
+            dashboard_address=_NO_PAGES,
         )
         try:
             await scheduler
-        except OSError as error:
-            raise ServeError(f"--listen {listen} cannot be had: {error.strerror or error}") from None
+        except (OSError, RuntimeError) as error:  # Dask lays its own words around the system's
+            cause = error if isinstance(error, OSError) else error.__cause__ or error
+            raise ServeError(
+                f"--listen {listen} cannot be had: {getattr(cause, 'strerror', '') or cause}"
+            ) from None
         try:
             typer.echo(f"ready at {scheduler.address}", err=True)
             await scheduler.finished()
@@ -121,7 +142,38 @@ def _begin(folder: Path) -> None:
     configure_logs()
     read_config(folder / WORKER_FILE, WorkerConfig)
     worker_security(folder)  # says what is wrong before anything starts
+    import dask
+
+    # Dask's web pages, which ask nobody who he is.
+    dask.config.set({f"distributed.{part}.http.routes": [] for part in ("scheduler", "worker")})
     logging.getLogger("distributed").setLevel(logging.ERROR)
+
+
+def _check_own(host: str) -> None:
+    """Raises ServeError for an address that nothing on this machine can listen at."""
+    try:
+        family, *_, where = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, socket.SOCK_STREAM) as tried:
+            tried.bind(where)
+    except OSError as error:
+        raise ServeError(f"--host {host} is no address of this machine: {error.strerror or error}") from None
+
+
+class _Said:
+    """Why no worker works, on standard error: once for all of them, and again when the reason is another."""
+
+    def __init__(self, scheduler: str) -> None:
+        self._scheduler = scheduler
+        self._last = ""
+
+    def waiting(self, why: str) -> None:
+        if why != self._last:
+            typer.echo(f"no work from {self._scheduler} ({why}); it is tried again and again", err=True)
+        self._last = why
+
+    def working(self, address: str) -> None:
+        self._last = ""
+        typer.echo(f"ready at {address}", err=True)
 
 
 async def _until_stopped(*serve: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -143,16 +195,19 @@ async def _until_stopped(*serve: Callable[[], Coroutine[Any, Any, None]]) -> Non
         await asyncio.wait(serving, timeout=_END_SECONDS)
 
 
-async def _keep_working(make: Callable[[], Any]) -> None:
+async def _keep_working(make: Callable[[], Any], said: _Said) -> None:
     """A worker, and the next one where the scheduler is not there or has left it."""
     while True:
         nanny = make()
         try:
             await nanny
-            typer.echo(f"ready at {nanny.worker_address}", err=True)
+            said.working(nanny.worker_address)
             await nanny.finished()
-        except (OSError, TimeoutError, RuntimeError):  # Dask's words for a scheduler that does not answer
-            pass
+            said.waiting("it ended, or this worker did")
+        except (OSError, TimeoutError, RuntimeError) as error:
+            # Dask's words for a scheduler that does not answer, around the system's.
+            words = printable(" ".join(str(error.__cause__ or error).split()))
+            said.waiting(words[:_WORDS] or type(error).__name__)
         finally:
             await asyncio.shield(asyncio.ensure_future(_closed(nanny)))
         await asyncio.sleep(_AGAIN)

@@ -25,6 +25,7 @@ from coordinator.remote_workers import RemoteWorkers
 from coordinator.shadow_workers import LocalWorkers, check_device
 from fedpeer.audit.input_files import MAX_PEM_BYTES, SourceError, read_bytes
 from fedpeer.protocol.certificates import Identity, issue_worker_certificate, make_authority
+from fedpeer.terminal import printable
 
 if TYPE_CHECKING:
     from distributed.security import Security
@@ -124,8 +125,17 @@ def make_worker_folder(folder: StateFolder, target: Path, name: str) -> WorkerCo
 
 
 def worker_security(folder: Path) -> "Security":
-    """The certificates of a worker's folder. Raises FolderError where one cannot be read."""
-    return security_of(*(_read(folder / name) for name in ("workers.pem", "worker.pem", "worker.key")))
+    """The certificates of a worker's folder. Raises FolderError where one cannot be read or used."""
+    files = [_read(folder / name) for name in ("workers.pem", "worker.pem", "worker.key")]
+    try:
+        made = security_of(*files)
+        made.get_connection_args("worker")  # which loads them
+    except (OSError, ValueError) as error:
+        raise FolderError(
+            f"the certificates in {folder} cannot be used ({printable(str(error))}); have the folder made again by "
+            "`fedpeer coordinator worker`"
+        ) from None
+    return made
 
 
 def _read(path: Path) -> bytes:

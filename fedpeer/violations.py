@@ -8,9 +8,9 @@ from pydantic_core import PydanticCustomError
 
 
 class Section(BaseModel):
-    """A section of a TOML file of ours: no other keys, and whole numbers are written as such."""
+    """A section of a TOML file of ours: no other keys, whole numbers written as such, all numbers finite."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, str_strip_whitespace=True, allow_inf_nan=False)
 
     @field_validator("*", mode="before")
     @classmethod

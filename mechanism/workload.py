@@ -172,7 +172,11 @@ class Quantiles:
         return len(self.edges) + 1
 
     def names(self, strata: int, classes: tuple[str, ...] = ()) -> tuple[str, ...]:
-        edges = [f"{float(edge):g}" for edge in self.edges]
+        # As few digits as tell the edges apart, six at least; 17 tell any two floating-point numbers apart.
+        for digits in range(6, 18):
+            edges = [f"{float(edge):.{digits}g}" for edge in self.edges]
+            if len(set(edges)) == len(edges):
+                break
         inner = [f"[{low}, {high})" for low, high in pairwise(edges)]
         return (f"below {edges[0]}", *inner, f"from {edges[-1]}")
 

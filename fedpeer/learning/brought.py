@@ -8,6 +8,7 @@ import numpy as np
 from fedpeer.learning.errors import DataError
 from fedpeer.learning.samples import Array, Samples
 from fedpeer.learning.workloads.loading import FactorySource, calling
+from mechanism.errors import kind_of
 
 
 def brought_samples(source: FactorySource) -> tuple[Samples, Samples | None]:
@@ -25,6 +26,9 @@ def brought_samples(source: FactorySource) -> tuple[Samples, Samples | None]:
 
 def _samples(factory: str, made: Any) -> Samples:
     if isinstance(made, Samples):
+        for name, part in made.parts():
+            if not isinstance(part, np.ndarray):
+                raise DataError(f"{factory} gives {name} as {kind_of(part)}; expected an array of NumPy's")
         return made
     if not hasattr(made, "__len__") or not hasattr(made, "__getitem__"):
         raise DataError(

@@ -97,7 +97,8 @@ def quantiles_of(values: npt.ArrayLike, quantiles: int, of: str = "target") -> Q
     edges = [
         edge.quantize(last) if int(edge.as_tuple().exponent) < -MAX_DECIMAL_DIGITS else edge for edge in edges
     ]
-    if len(set(edges)) < len(edges):
+    # A value below the first edge is needed as well: what is the least has no place below itself.
+    if len(set(edges)) < len(edges) or float(edges[0]) <= numbers.min():
         raise DataError(
             f"the values of {of} repeat so often that {quantiles} quantiles are not distinct; ask for fewer strata, "
             "or name a column"

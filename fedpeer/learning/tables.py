@@ -21,6 +21,9 @@ from fedpeer.learning.labels import Classes, class_names, real_inputs, whole_lab
 from fedpeer.learning.samples import Array, Inputs, Samples
 from mechanism.workload import Columns
 
+#: Whole numbers up to it are floating-point numbers as they are.
+_WHOLE = 2**53
+
 #: Suffixes that are read.
 KINDS = (".npz", ".parquet", ".csv")
 
@@ -113,6 +116,11 @@ def _inputs(arrays: Mapping[str, Array], form: Columns) -> Inputs:
             raise DataError(
                 f"column {name} is {_words(part)}, which is no column of an array of numbers; expected numbers, or "
                 f'layout = "named"{_first_text(part)}'
+            )
+        if part.dtype.kind == "i" and (large := np.flatnonzero((part > _WHOLE) | (part < -_WHOLE))).size:
+            raise DataError(
+                f"column {name} has whole numbers beyond 2^53, the first in row {large[0]}, which an array of numbers "
+                'would round; expected smaller ones, or layout = "named"'
             )
     return real_inputs(np.stack(parts, axis=1), np.float64)
 
@@ -253,10 +261,11 @@ def _array(name: str, column: Any) -> Array:
             raise DataError(
                 f"column {name} has lists of {min(lengths)} to {max(lengths)} values; expected one length for all"
             )
-        inner = _array(
-            name, pyarrow.chunked_array([chunk.flatten() for chunk in column.chunks], kind.value_type)
-        )
-        return inner.reshape(len(column), -1)
+        values = pyarrow.chunked_array([chunk.flatten() for chunk in column.chunks], kind.value_type)
+        if values.null_count:
+            absent = [row for row, value in enumerate(column.to_pylist()) if None in value]
+            raise _absent_values(name, len(absent), absent[0])
+        return _array(name, values).reshape(len(column), -1)
     if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
         return np.asarray(column.to_numpy())
     if types.is_binary(kind):

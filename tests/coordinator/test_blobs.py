@@ -197,6 +197,19 @@ def test_a_store_that_is_away_and_a_wrong_key_are_said_without_a_secret(server: 
     assert isinstance(caught.value, OSError)
 
 
+def test_a_bucket_that_is_not_there_is_said_before_anything_is_stored(server: str, tmp_path: Path) -> None:
+    write_key(tmp_path)
+    missing = section(server).model_copy(update={"bucket": "missing"})
+    blobs = open_blobs(tmp_path / "models", missing, tmp_path)
+    for attempt in (
+        blobs.prepare,
+        lambda: blobs.put(CONTENT, DIGEST),
+        lambda: blobs.retain([], time.time()),
+    ):
+        with pytest.raises(BucketError, match=r"^s3://missing cannot be used just now: .*check \[s3\]"):
+            attempt()
+
+
 def test_a_file_of_credentials_that_cannot_be_used_is_refused(tmp_path: Path) -> None:
     write_key(tmp_path)
     path = tmp_path / "s3.key"

@@ -57,6 +57,43 @@ def mean():
     return MeanWorkload()
 
 
+def halves():
+    return TorchWorkload(lambda: nn.Linear(2, 2), classes=2.0)
+
+
+def nowhere():
+    return TorchWorkload(lambda: nn.Linear(2, 2), lambda outputs, targets: outputs.sum(1) / 0 * 0, classes=2)
+
+
+def breaks():
+    return TorchWorkload(
+        lambda: nn.Linear(2, 2),
+        lambda outputs, targets: outputs.sum(1) * (float("nan") if outputs.requires_grad else 1.0),
+        classes=2,
+    )
+
+
+def lists():
+    return Samples([[0.0, 1.0]] * 40, [0, 1] * 20)
+
+
+def two_texts():
+    return Samples(np.zeros((40, 2)), np.array([["no", "yes"]] * 40))
+
+
+def misplaced():
+    inputs = np.random.default_rng(0).normal(size=(80, 2))
+    return Samples(inputs, np.arange(80) % 2), Samples(inputs, np.full(80, -100))
+
+
+def since(when):
+    return rows()
+
+
+def far():
+    return lambda samples: np.arange(len(samples)) * 10**9
+
+
 def rows(count=80):
     inputs = np.random.default_rng(0).normal(size=(count, 2))
     return Samples(inputs, inputs.sum(axis=1), {"site": np.arange(count) % 3})
@@ -119,7 +156,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     a, b, noise = generator.normal(size=(3, 400))
     delay = 2 * a - b + 0.3 * noise
     lines = [
-        f"{x!r},{y!r},{'yes' if d > 0 else 'no'},{d!r},{site},{shuffled!r}"
+        f"{x!r},{y!r},{'yes' if d > 0 else 'no'},{d!r},{site},{shuffled!r},{10**12 * (d > 0)},{max(0.0, d)!r}"
         for x, y, d, site, shuffled in zip(
             a.tolist(),
             b.tolist(),
@@ -129,7 +166,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
             strict=True,
         )
     ]
-    (made / "table.csv").write_text("\n".join(["a,b,late,delay,site,noise", *lines]) + "\n")
+    (made / "table.csv").write_text("\n".join(["a,b,late,delay,site,noise,cents,fee", *lines]) + "\n")
     return made
 
 
@@ -309,6 +346,21 @@ def test_a_data_set_of_pairs_becomes_samples(folder: Path) -> None:
         ("own_models:mlp", 'file = "table.csv"\ninputs = ["a"]\ntarget = "late"', "", "cannot read D_c"),
         ("custom", CLASSES, "", "initial_model is None; expected a safetensors file"),
         ("digits-cnn", CLASSES, "", r"reads images of \(1, 8, 8\)"),
+        ("own_models:halves", CLASSES, "", r"classes are 2\.0; expected a whole number of at least 2, or None"),
+        ("own_models:nowhere", CLASSES, "", "losses that are NaN or infinite for 64 of the first 64 samples of D_c"),
+        ("own_models:mlp", 'factory = "own_models:lists"', "", "gives inputs as a list; expected an array"),
+        ("own_models:mlp", 'factory = "own_models:two_texts"', "", r"has \(2,\) texts a sample; expected one"),
+        ("own_models:mlp", 'factory = "own_models:misplaced"', "", "a target of the held-out samples of the learner's"),
+        ("own_models:mlp", CLASSES + "\nseed = -1", "", "data.seed is -1; expected at least 0"),
+        ("own_models:mlp", 'factory = "own_models:since"\noptions = { when = 2024-01-01 }', "",
+            "data.options: expected values that JSON has: Object of type date"),
+        ("own_models:mlp", 'factory = "own_models:since"\noptions = { when = nan }', "", "data.options: expected"),
+        ("own_models:mlp", CLASSES, 'strata = { factory = "own_models:far" }', "gives strata up to 319000000000"),
+        ("own_models:mlp", CLASSES, 'strata = { factory = "own_models:far", options = { when = 2024-01-01 } }',
+            "strata.options: expected values that JSON has"),
+        ("own_models:linear", TABLE + 'target = "cents"', "", "there are 1000000000001: at most 2000"),
+        ("own_models:mlp", CLASSES, 'strata = { quantiles = 3, of = "fee" }', "the values of fee repeat so often"),
+        ("own_models:mlp", CLASSES, 'folder = "elsewhere"', "folder is '.*elsewhere'; expected a folder that is there"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_opened_is_refused_in_a_sentence(
@@ -317,6 +369,17 @@ def test_what_cannot_be_opened_is_refused_in_a_sentence(
     with pytest.raises((MarketTaskError, FieldError, ConfigError, WorkloadError), match=said) as refused:
         prepared(folder, model, data, top)
     assert "Traceback" not in str(refused.value)
+
+
+def test_weights_that_training_makes_nan_are_no_weights_that_hardly_move(folder: Path) -> None:
+    with pytest.raises(MarketTaskError, match=r"is refused, as participants' models would be: .*NaN"):
+        prove(prepared(folder, "own_models:breaks", CLASSES))
+
+
+def test_a_reference_with_an_empty_stratum_is_refused_where_evidence_pays(folder: Path) -> None:
+    empty = 'reference = ["1", "0"]'
+    with pytest.raises(FieldError, match=r"reference is .*; expected a share above 0 of each stratum"):
+        prepared(folder, "own_models:mlp", CLASSES, empty, rule="verified")
 
 
 @pytest.mark.parametrize(("model", "data", "top"), [("mlp", CLASSES, ""), ("linear", MEASURED, FIFTHS)])

@@ -47,6 +47,13 @@ def test_strata_have_names() -> None:
     names = [samples.brought(strata).strata_names for strata in samples.STRATA]
     assert names == [("late", "on time"), ("below -0.5", "from -0.5"), ("AA", "B6"), ("north", "south")]
     assert samples.terms().strata_names == ("0", "1")
+    close = Quantiles("target", (Decimal("1000001.25"), Decimal("1000002"), Decimal("1000003")))
+    assert close.names(4) == (
+        "below 1000001",
+        "[1000001, 1000002)",
+        "[1000002, 1000003)",
+        "from 1000003",
+    )
     shown = str(samples.brought(samples.STRATA[2]))
     assert "strata     column: AA, B6" in shown
     assert "shop.models:make" in shown

@@ -26,6 +26,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
+from numbers import Integral
 from pathlib import Path
 from types import ModuleType
 from typing import Any, TypeVar, cast
@@ -149,6 +150,18 @@ class WorkloadSource(FactorySource):
             raise WorkloadError(
                 f"{self.factory} gives {kind_of(workload)}, which lacks {', '.join(lacks)}; expected a Workload, "
                 "such as TorchWorkload makes of a torch module and SklearnWorkload of an estimator"
+            )
+        classes, names = workload.classes, workload.trainable
+        if classes is not None and (
+            isinstance(classes, bool) or not isinstance(classes, Integral) or classes < 2
+        ):
+            raise WorkloadError(
+                f"{self.factory} gives a workload whose classes are {classes!r:.60}; expected a whole number of at "
+                "least 2, or None where nothing is classified"
+            )
+        if not isinstance(names, tuple | list) or not all(isinstance(name, str) for name in names):
+            raise WorkloadError(
+                f"{self.factory} gives a workload whose trainable is {names!r:.60}; expected a tuple of tensors' names"
             )
         return cast("Workload", workload)
 

@@ -135,8 +135,10 @@ class SklearnWorkload:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             if self._perceptron:
-                # No step is made: the weights are as they were drawn.
-                model.set_params(max_iter=1, learning_rate_init=1e-300, alpha=0.0, early_stopping=False)
+                # No step is made: the weights are as they were drawn. What trains is the recipe's optimizer.
+                model.set_params(
+                    solver="adam", max_iter=1, learning_rate_init=1e-300, alpha=0.0, early_stopping=False
+                )
             model.fit(inputs, targets)
         if not self._perceptron:
             for name in ("coef_", "intercept_"):

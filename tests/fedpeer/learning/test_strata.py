@@ -64,7 +64,11 @@ def test_samples_that_belong_to_no_stratum_are_refused(strata: Column | Quantile
 
 
 def test_quantiles_that_are_none_are_refused() -> None:
-    for values, quantiles, said in ((np.zeros(50), 4, "fewer strata"), (np.arange(3.0), 4, "expected 2 to")):
+    for values, quantiles, said in (
+        (np.zeros(50), 4, "fewer strata"),
+        (np.r_[np.zeros(20), np.arange(30.0)], 3, "fewer strata"),  # nothing is below the first edge
+        (np.arange(3.0), 4, "expected 2 to"),
+    ):
         with pytest.raises(DataError, match=said):
             quantiles_of(values, quantiles)
     with pytest.raises(DataError, match="1 values; expected 2"):

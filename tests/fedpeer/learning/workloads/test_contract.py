@@ -256,3 +256,12 @@ def test_a_workload_travels_where_its_factory_does() -> None:
 def test_an_estimator_that_decides_when_to_stop_is_refused(kind: type) -> None:
     with pytest.raises(ModelError, match=f"{kind.__name__} has early_stopping=True, .*how many epochs"):
         SklearnWorkload(kind(early_stopping=True), features=WIDTH, classes=CLASSES)
+
+
+def test_a_perceptron_of_another_solver_learns_by_the_recipes_optimizer() -> None:
+    made = {}
+    for solver in ("adam", "lbfgs"):
+        workload = SklearnWorkload(MLPClassifier((8,), solver=solver), features=WIDTH, classes=CLASSES)
+        start, samples = workload.build(1), CASES["MLPClassifier"].samples()
+        made[solver] = workload.train(start, samples, RECIPE, 1)
+    assert all(np.array_equal(made["adam"][name], made["lbfgs"][name]) for name in made["adam"])
