@@ -6,9 +6,11 @@ a model. The figures are the CPU seconds of all the service's processes for a ca
 seconds of a round. On a machine whose cores the participants use as well two fronts bring no speed; what they cost
 says what they bring where there are more cores.
 
-With --pinned one front and two are compared, each on a core of its own. A front does 1 / C uploads a second, C being
-the CPU seconds of one. So two do 2 C(1) / C(2) times what one does; and n do n / (1 + (n - 1) e) times, e being
-C(2) / C(1) - 1, where each further one adds as much to C as the second.
+With --pinned each front has a core of its own, and as many participants. Cores that are all busy are slower, whatever
+they do: they share caches, memory and the participants' work. So two fronts of one market are compared with two markets
+of one front each, at the same time, with nothing in common but the machine; C(1) and C(2) are the CPU seconds of
+an upload. A front does 1 / C uploads a second. So two do 2 C(1) / C(2) times what one does, and n n / (1 + (n - 1) e)
+times, e being C(2) / C(1) - 1, where each further one adds as much to C as the second.
 """
 
 import argparse
@@ -17,6 +19,7 @@ import os
 import statistics
 import tempfile
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,41 +44,55 @@ def taken(pid: int) -> float:
     return sum(cpu_seconds(each) for each in (pid, *children(pid)))
 
 
-def pin(pid: int) -> None:
-    """Gives each front of the process `pid` a core of its own, in turn."""
+def pin(pid: int, first: int) -> int:
+    """Gives each front of the process `pid` a core of its own, from the one of the number `first`; the next number."""
     cores = sorted(os.sched_getaffinity(0))
-    for place, front in enumerate(children(pid)):
+    fronts = children(pid)
+    for place, front in enumerate(fronts, first):
         for thread in Path(f"/proc/{front}/task").iterdir():
             os.sched_setaffinity(int(thread.name), {cores[place % len(cores)]})
+    return first + len(fronts)
 
 
-def run(fronts: int, pinned: bool, participants: int, tasks: int, rounds: int, size: int) -> Cost:
+def run(
+    markets: int, fronts: int, pinned: bool, participants: int, tasks: int, rounds: int, size: int
+) -> Cost:
+    """`markets` of as many participants each, at the same time, each served by `fronts`."""
     names = [f"task-{i}" for i in range(tasks)]
-    with tempfile.TemporaryDirectory() as scratch, scratch_url("postgresql", Path(scratch)) as database:
-        folder, tokens = prepared(
-            Path(scratch), participants, rounds, model(size, 0), ["rounds", *names], database
-        )
-        with serving(folder, fronts) as served:
+    with ExitStack() as stack:
+        made, services, place = [], [], 0
+        for _ in range(markets):
+            scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            database = stack.enter_context(scratch_url("postgresql", scratch))
+            made.append(prepared(scratch, participants, rounds, model(size, 0), ["rounds", *names], database))
+            service = stack.enter_context(serving(made[-1][0], fronts))
+            services.append(service.pid)
             if pinned:
-                pin(served.pid)
+                place = pin(service.pid, place)
 
-            async def work() -> Cost:
-                clients = await enrolled(folder, tokens)
-                began = taken(served.pid)
-                await measure(clients, names)
-                call = (taken(served.pid) - began) / (2 * tasks * participants)
-                for client in clients:
+        def spent() -> float:
+            return sum(taken(pid) for pid in services)
+
+        async def work() -> Cost:
+            crowds = [await enrolled(folder, tokens) for folder, tokens in made]
+            began = spent()
+            await asyncio.gather(*(measure(clients, names) for clients in crowds))
+            call = (spent() - began) / (2 * tasks * participants * markets)
+            courses = []
+            for pid, clients in zip(services, crowds, strict=True):
+                for i, client in enumerate(clients):
                     client.task_id = "rounds"
-                members = [Member(client, model(size, i)) for i, client in enumerate(clients)]
-                began, at = taken(served.pid), time.perf_counter()
-                await asyncio.gather(*(member.take_part(Course(served.pid)) for member in members))
-                upload = (taken(served.pid) - began) / (rounds * participants)
-                seconds = (time.perf_counter() - at) / rounds
+                    courses.append((Member(client, model(size, i)), Course(pid)))
+            began, at = spent(), time.perf_counter()
+            await asyncio.gather(*(member.take_part(course) for member, course in courses))
+            upload = (spent() - began) / (rounds * len(courses))
+            seconds = (time.perf_counter() - at) / rounds
+            for clients in crowds:
                 for client in clients:
                     await client.close()
-                return Cost(call, upload, seconds)
+            return Cost(call, upload, seconds)
 
-            return asyncio.run(work())
+        return asyncio.run(work())
 
 
 def main() -> None:
@@ -94,19 +111,32 @@ def main() -> None:
         return
     keep_pages()
     print(environment())
-    first = 1 if given.pinned else 0
-    found: dict[int, list[Cost]] = {first: [], 2: []}
+    each = (given.tasks, given.rounds, given.size)
+    if given.pinned:
+        ways = {
+            "one front": (1, 1, True, given.participants, *each),
+            "two markets": (2, 1, True, given.participants, *each),
+            "two fronts": (1, 2, True, 2 * given.participants, *each),
+        }
+    else:
+        ways = {
+            "one process": (1, 0, False, given.participants, *each),
+            "two fronts": (1, 2, False, given.participants, *each),
+        }
+    found: dict[str, list[Cost]] = {way: [] for way in ways}
     for _ in range(given.repeats):
-        for fronts, costs in found.items():
-            costs.append(run(fronts, given.pinned, given.participants, given.tasks, given.rounds, given.size))
+        for way, values in ways.items():
+            found[way].append(run(*values))
     for name, unit in (("call", "CPU ms a call"), ("upload", "CPU ms an upload"), ("round", "ms a round")):
-        one, two = (
-            statistics.median(getattr(cost, name) for cost in costs) * 1e3 for costs in found.values()
-        )
-        words = "one front" if given.pinned else "one process"
-        print(f"{unit:18} {words} {one:9.2f}   two fronts {two:9.2f}   ratio {two / one:.2f}")
+        costs = {
+            way: statistics.median(getattr(cost, name) for cost in costs) * 1e3
+            for way, costs in found.items()
+        }
+        before, two = list(costs.values())[-2:]
+        shown = "   ".join(f"{way} {cost:9.2f}" for way, cost in costs.items())
+        print(f"{unit:18} {shown}   ratio {two / before:.2f}")
         if given.pinned and name == "upload":
-            more = two / one - 1
+            more = two / before - 1
             times = {n: n / (1 + (n - 1) * more) for n in (2, 4)}
             print(f"uploads a second, of one front's: two {times[2]:.2f} times, four {times[4]:.2f} times")
 
