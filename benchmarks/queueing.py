@@ -26,7 +26,7 @@ Times = npt.NDArray[np.float64]
 
 #: CPU seconds of a fetch and an upload of 1.7 MB at one front, and what each further front adds to them, as a part of
 #: it: `benchmarks.fronts --pinned`.
-FRONT, FURTHER = 0.0128, 0.14
+FRONT, FURTHER = 0.0128, 0.09
 
 #: CPU seconds of a model's rows, of a verdict with its draw and payment, and of a pair of digits models:
 #: `benchmarks.participants --likeness`.
