@@ -133,6 +133,7 @@ def test_the_ledger_checks_again_on_its_own_and_not_after_a_byte_has_changed(
     assert commands.fedpeer("ledger", "verify", str(copy)).returncode == 1
 
 
+@pytest.mark.slow  # test_workers_market.py plays the same task twice, with other processes
 def test_the_same_seed_gives_the_same_payments(tmp_path: Path) -> None:
     """However the processes of two small markets come one after another."""
     paid = []

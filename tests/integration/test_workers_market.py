@@ -14,8 +14,9 @@ from tests.integration.test_own_workload_market import COUNTS, MODULE, Own, rows
 pytestmark = [pytest.mark.arithmetic, pytest.mark.long]
 
 
-def played(folder: Path, paths: Path) -> dict[str, Any]:
-    """Plays a task from the state folder below `folder`, or a new one; the model of its evidence, as logged."""
+def played(folder: Path, paths: Path) -> tuple[dict[str, Any], dict[str, int]]:
+    """Plays a task from the state folder below `folder`, or a new one; its logged evidence model, and what it
+    pays each."""
     terms = {
         "seed": 7,
         "rule": {"name": "verified", "peers": 3},
@@ -35,16 +36,16 @@ def played(folder: Path, paths: Path) -> dict[str, Any]:
         folder=folder,
         paths=paths,
     ) as market:
-        market.run()
+        reports = market.run()
         market.verify()
         openings = market.coordinator.operator(lambda operator: operator.openings())
     (found,) = (
         opening["model"] for name, opening in openings.by_id.items() if name.endswith("/round/1/evidence")
     )
-    return dict(found)
+    return dict(found), {name: report.paid_micro for name, report in reports.items()}
 
 
-def test_a_market_with_workers_logs_the_evidence_of_one_without(
+def test_a_market_with_workers_logs_the_evidence_of_one_without_and_pays_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "table_models.py").write_text(MODULE)
@@ -57,6 +58,7 @@ def test_a_market_with_workers_logs_the_evidence_of_one_without(
         with monkeypatch.context() as changed:
             # This machine alone would not do.
             changed.setattr("coordinator.remote_workers.RemoteExecutor._do_here", None)
-            found = played(tmp_path / "market", tmp_path)
+            found, paid = played(tmp_path / "market", tmp_path)
     assert found["computed_on"] == dict(arithmetic())
-    assert found == played(tmp_path / "alone", tmp_path)
+    assert sum(paid.values()) > 0
+    assert (found, paid) == played(tmp_path / "alone", tmp_path), "the same seed gives the same payments"
