@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from participant.errors import DiskFullError, JournalError
-from participant.identity import StateFolder
+from participant.identity import IdentityFolder
 from participant.journal import Journal
 from participant.model_store import write_weights
 from participant.steps import _Sink
@@ -55,7 +55,7 @@ def take():
         sink.take(market_pb2.ModelFrame(offset=sink.offset, data=bytes(100_000)))
 full(take)
 
-full(lambda: StateFolder(folder).write("key.pem", bytes(400_000)))
+full(lambda: IdentityFolder(folder).write("key.pem", bytes(400_000)))
 assert not (folder / "key.pem").exists()
 
 limit(resource.RLIM_INFINITY)  # the operator has made space

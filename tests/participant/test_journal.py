@@ -161,7 +161,7 @@ def test_a_model_file_that_is_damaged_says_so(tmp_path: Path) -> None:
     assert not store.start("t", 1).exists()
 
 
-class TestStateFolder:
+class TestIdentityFolder:
     """Keys and certificates that do not fit are found before anything is sent."""
 
     AUTHORITY = make_authority("test", NOW)
