@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import suppress
 from time import sleep
 from typing import Any, TypeVar
@@ -135,16 +136,19 @@ class SyncTransport(Streaming):
             case Upload(method, requests, timeout):
                 upload = self._channel.stream_unary(method.path, written, method.read)
                 welcome = threading.Event()
-                call = upload.future(_gated(requests, welcome), timeout=timeout, metadata=metadata)
+                sent = _gated(requests, welcome)
                 try:
-                    call.initial_metadata()
-                    welcome.set()
-                    return call.result()
+                    call = begun(lambda: upload.future(sent, timeout=timeout, metadata=metadata))
+                    try:
+                        call.initial_metadata()
+                        welcome.set()
+                        return call.result()
+                    finally:
+                        call.cancel()
                 finally:
-                    call.cancel()
                     welcome.set()
             case Download(method, request, take, timeout):
-                call = self._stream(method, request, timeout)
+                call = begun(lambda: self._stream(method, request, timeout))
                 try:
                     for message in call:
                         take(message)
@@ -152,7 +156,7 @@ class SyncTransport(Streaming):
                     call.cancel()
                 return None
             case Open(method, request):
-                return self._stream(method, request, None)
+                return begun(lambda: self._stream(method, request, None))
             case Next(stream):
                 return next(stream, None)  # type: ignore[call-overload]  # this driver's streams are iterators
             case Pause(seconds):
@@ -165,7 +169,8 @@ class SyncTransport(Streaming):
     def _casting(self, method: Method[Any, Any], timeout: float) -> Callable[[Any], None]:
         def begin(request: Any) -> Any:
             unary = self._channel.unary_unary(method.path, written, method.read)
-            return unary.future(request, timeout=timeout, metadata=self._endpoint.metadata())
+            metadata = self._endpoint.metadata()
+            return begun(lambda: unary.future(request, timeout=timeout, metadata=metadata))
 
         return Casting(begin)
 
@@ -174,6 +179,29 @@ class SyncTransport(Streaming):
             sleep(seconds)  # a signal handler may raise here
         else:
             self._stopped.wait(seconds)
+
+
+def begun(begin: Callable[[], Any]) -> Any:
+    """A call that `begin` has begun, in a thread that Ctrl-C does not interrupt.
+
+    gRPC waits for ever, when its channel is closed, for a call whose beginning was cut short.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return begin()
+    call: Future[Any] = Future()
+
+    def work() -> None:
+        try:
+            call.set_result(begin())
+        except BaseException as error:
+            call.set_exception(error)
+
+    threading.Thread(target=work, daemon=True).start()
+    try:
+        return call.result()
+    except KeyboardInterrupt:
+        call.add_done_callback(lambda ended: ended.exception() or ended.result().cancel())
+        raise
 
 
 def _gated(requests: Iterator[Any], welcome: threading.Event) -> Iterator[Any]:
