@@ -110,8 +110,7 @@ class Bucket:
         """Whether the bucket is there and can be read. Raises BucketError."""
 
         def attempt() -> None:
-            for _ in self._obstore.list(self._store, chunk_size=1):
-                return
+            next(iter(self._obstore.list(self._store, chunk_size=1)), None)
 
         try:
             self._persistently(attempt)

@@ -47,6 +47,7 @@ from coordinator.config import (
     config_text,
     read_config,
     resolve_paths,
+    split_address,
     validated_config,
 )
 from coordinator.control_socket import ANSWER_SECONDS, round_progress
@@ -164,7 +165,6 @@ def serve(
     """Serve until SIGTERM; with --json, print the addresses once calls are taken."""
     from coordinator.fronts import serve_fronts
     from coordinator.server import serve as run
-    from coordinator.server import split_address
 
     beside = console_listen or (CONSOLE_ADDRESS if console else "")
     if beside:

@@ -26,7 +26,7 @@ from pydantic import (
     model_validator,
 )
 
-from coordinator.errors import ConfigError, MarketTaskError
+from coordinator.errors import ConfigError, MarketTaskError, ServeError
 from fedpeer.protocol.limits import (
     MAX_BYTES_PER_HOUR,
     MAX_CONCURRENT_UPLOADS,
@@ -223,6 +223,20 @@ def _check_port(url: str) -> None:
         raise ValueError("expected a port from 1 to 65535")
 
 
+def split_address(key: str, address: str, example: str = "0.0.0.0:7443") -> tuple[str, int]:
+    """Host and port of "host:port".
+
+    Raises:
+        ServeError: it is not of that form.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise ServeError(f"{key} is {address!r}; expected host:port such as {example}")
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        raise ServeError(f"{key} is {address!r}; write an IPv6 address in brackets: [{host}]:{port}")
+    return host.strip("[]"), int(port)
+
+
 #: Of torch: what models are trained on together; empty: one after another.
 _DEVICE = r"^(|cpu|cuda(:[0-9]{1,2})?)$"
 
@@ -315,7 +329,7 @@ class MailSection(Section):
     @model_validator(mode="after")
     def _whole(self) -> "MailSection":
         _, _, port = self.server.rpartition(":")
-        if self.server and not (port.isdigit() and "@" in self.sender):
+        if self.server and not (port.isdecimal() and "@" in self.sender):
             raise ValueError("expected server as host:port, and sender as name@host")
         return self
 

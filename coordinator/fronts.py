@@ -21,9 +21,10 @@ from typing import Any
 
 import structlog
 
+from coordinator.config import split_address
 from coordinator.errors import ServeError
 from coordinator.folder import StateFolder, write_private
-from coordinator.server import allow_open_files, port_taken, split_address
+from coordinator.server import allow_open_files, port_taken
 from coordinator.storage.schema import migrate
 from fedpeer.audit.sql.database import Database
 

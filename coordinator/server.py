@@ -41,7 +41,7 @@ from coordinator.boundary import Authenticate, Boundary, caller
 from coordinator.certificates import OLD_AUTHORITY, Certificates, read_certificates
 from coordinator.clock import Clock, SystemClock
 from coordinator.commits import Transactions
-from coordinator.config import ServerSection, ServiceConfig
+from coordinator.config import ServerSection, ServiceConfig, split_address
 from coordinator.console_process import keep_console
 from coordinator.control_socket import ControlSocket
 from coordinator.errors import FolderError, ServeError
@@ -843,20 +843,6 @@ def _hearing(signs: Mapping[str, Mapping[str, float]]) -> Callable[[Transaction]
 
 def _heard(tasks: Sequence[str]) -> Callable[[Transaction], dict[str, dict[str, float]]]:
     return lambda t: {task_id: t.market.heard(task_id) for task_id in tasks}
-
-
-def split_address(key: str, address: str) -> tuple[str, int]:
-    """Host and port of "host:port".
-
-    Raises:
-        ServeError: it is not of that form.
-    """
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535:
-        raise ServeError(f"{key} is {address!r}; expected host:port such as 0.0.0.0:7443")
-    if ":" in host and not (host.startswith("[") and host.endswith("]")):
-        raise ServeError(f"{key} is {address!r}; write an IPv6 address in brackets: [{host}]:{port}")
-    return host.strip("[]"), int(port)
 
 
 def port_taken(key: str, address: str) -> ServeError:

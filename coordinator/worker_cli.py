@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from coordinator.config import WORKER_FILE, WorkerConfig, read_config
+from coordinator.config import WORKER_FILE, WorkerConfig, read_config, split_address
 from coordinator.errors import ServeError
 from coordinator.remote_workers import RESOURCE, WORKER_FOLDER
 from coordinator.shadow_workers import check_device
@@ -32,8 +32,6 @@ _END_SECONDS = 10
 
 #: Where Dask's HTTP server listens, which cannot be left away: at a free port that other machines do not see.
 _NO_PAGES = "127.0.0.1:0"
-
-_LAST_PORT = 65535
 
 #: Characters of what Dask says.
 _WORDS = 200
@@ -100,15 +98,13 @@ def schedule(
 ) -> None:
     """Be the scheduler that coordinator and workers reach, until SIGTERM. It keeps nothing."""
     _begin(folder)
-    host, _, port = listen.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > _LAST_PORT:
-        raise ServeError(f"--listen is {listen!r}; expected host:port such as 0.0.0.0:8786")
+    host, port = split_address("--listen", listen, "0.0.0.0:8786")
     from distributed import Scheduler
 
     async def serve() -> None:
         scheduler = Scheduler(
             host=host,
-            port=int(port),
+            port=port,
             protocol="tls://",
             security=worker_security(folder),
             dashboard=False,

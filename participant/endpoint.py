@@ -73,7 +73,7 @@ class Endpoint:
     def host_and_port(self) -> tuple[str, int]:
         """Raises ConfigurationError where the address is not host:port."""
         host, colon, port = self.address.rpartition(":")
-        if not colon or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        if not colon or not host or not port.isdecimal() or not 0 < int(port) < 65536:
             raise ConfigurationError(
                 f"the coordinator's address is {self.address!r}; expected host:port, such as market.example:7443"
             )

@@ -23,7 +23,9 @@ class Kind(StrEnum):
     """What has changed; `Change.subject` says whose."""
 
     TASK = "task"  # (task,): it has a new event
-    ARRIVED = "arrived"  # (task, participant, submission): a claim, a model or a failure is recorded
+    # (task, participant, submission): a claim, a model or a failure is recorded. They are counted, and PostgreSQL
+    # delivers equal notices of one transaction once: so no two are equal.
+    ARRIVED = "arrived"
     PERSON = "person"  # (participant,): enrolled, renewed, revoked or forgotten
     WATCHES = "watches"  # (task, participant): a session has begun
     PROGRESS = "progress"  # (task, participant, round, millionths): a training is that far

@@ -111,7 +111,7 @@ def open_source(
             return _database(f"sqlite:///{path}", resources)
         return JsonLinesSource(path)
     host, _, port = source.rpartition(":")
-    if host and port.isdigit():
+    if host and port.isdecimal():
         if not 1 <= int(port) <= 65_535:
             raise NothingThereError(f"{source!r} has the port {port}; expected 1 to 65535")
         return _remote(source, resources, ca, insecure, certificate)

@@ -81,10 +81,10 @@ def _channel(address: str, folder: StateFolder, *, insecure: bool) -> grpc.Chann
 def _participant(config: Path) -> tuple[bool, str]:
     from participant.config import read_config
     from participant.errors import ParticipantError
-    from participant.identity import IdentityFolder as ParticipantFolder
+    from participant.identity import IdentityFolder
 
     try:
-        credentials = ParticipantFolder(read_config(config).state).credentials()
+        credentials = IdentityFolder(read_config(config).state).credentials()
         credentials.check_valid(datetime.now(UTC))
     except ParticipantError as error:
         return False, str(error)

@@ -14,10 +14,10 @@ from urllib.parse import urlsplit
 import structlog
 import uvicorn
 
+from coordinator.config import split_address
 from coordinator.errors import ServeError
 from coordinator.folder import StateFolder
 from coordinator.operator import reachable
-from coordinator.server import split_address
 from fedpeer.console.client_certificates import CertificateProtocol
 from fedpeer.console.errors import ConsoleError
 from fedpeer.console.reading import Reader

@@ -62,18 +62,18 @@ class Rest:
     """What a map leaves of its own shadows; see the module's text.
 
     Attributes:
-        fitted: R, (n, B); hat: H, (n, n).
+        residuals: of each shadow by the map without it, R_i over 1 - H_ii, (n, B); hat: H, (n, n).
         halves: of D_c, (n,); difference: d, (B,).
     """
 
-    fitted: Array
+    residuals: Array
     hat: Array
     halves: npt.NDArray[np.int64]
     difference: Array
 
     def alone(self) -> Array:
         """Of each shadow by the map without it, (n, B)."""
-        return _alone(self.fitted, self.hat) - np.outer(self.halves == 0, self.difference)
+        return self.residuals - np.outer(self.halves == 0, self.difference)
 
     def alike(self, moved: Array) -> Array:
         """Cosines of each shadow of the first half with each of the second, by the map without both, (n_0, n_1).
@@ -81,14 +81,15 @@ class Rest:
         Args:
             moved: directions that are taken off all, (k, B).
         """
+        fitted = self.residuals * np.maximum(1 - self.hat.diagonal(), _TINY)[:, None]
         seconds = np.flatnonzero(self.halves == 1)
-        of_second, known = 1 - self.hat.diagonal()[seconds], self.fitted[seconds]
+        of_second, known = 1 - self.hat.diagonal()[seconds], fitted[seconds]
         found = []
         for first in np.flatnonzero(self.halves == 0):
             both, of_first = self.hat[first, seconds], 1 - self.hat[first, first]
             inverse = np.maximum(of_first * of_second - both**2, _TINY)
-            one = np.outer(of_second, self.fitted[first]) + both[:, None] * known
-            other = of_first * known + np.outer(both, self.fitted[first])
+            one = np.outer(of_second, fitted[first]) + both[:, None] * known
+            other = of_first * known + np.outer(both, fitted[first])
             one, other = (
                 directions(without(part / inverse[:, None] - away, list(moved)))
                 for part, away in ((one, self.difference), (other, 0.0))
@@ -103,32 +104,25 @@ def fit_pull(vectors: Array, mixes: Array, halves: npt.NDArray[np.int64]) -> tup
     Args:
         vectors: shape (n, B); mixes: distributions over the strata, (n, S); halves: of D_c, (n,).
     """
-    pull, fitted, hat = _fitted(vectors, mixes)
-    residuals = _alone(fitted, hat)
+    pull, residuals, hat = _fitted(vectors, mixes)
     difference = residuals[halves == 0].mean(axis=0) - residuals[halves == 1].mean(axis=0)
-    return pull, Rest(fitted, hat, halves, difference)
+    return pull, Rest(residuals, hat, halves, difference)
 
 
 def pull_of(vectors: Array, mixes: Array) -> tuple[Pull, Array]:
     """The map of the penalty with the least error, and what is left of each without it."""
-    pull, fitted, hat = _fitted(vectors, mixes)
-    return pull, _alone(fitted, hat)
+    pull, residuals, _ = _fitted(vectors, mixes)
+    return pull, residuals
 
 
 def _fitted(vectors: Array, mixes: Array) -> tuple[Pull, Array, Array]:
-    """The map of the penalty with the least error, R and H."""
+    """The map of the penalty with the least error, what is left of each without it, and H."""
     values, axes = np.linalg.eigh(_kernel(mixes, mixes))
     values = np.maximum(values, 0)
-    chosen, _ = least_penalty(axes, values, vectors, _PENALTIES * values[-1])
+    chosen, residuals = least_penalty(axes, values, vectors, _PENALTIES * values[-1])
     hat = (axes * (values / (values + chosen))) @ axes.T
     pull = Pull(mixes, axes @ ((axes.T @ vectors) / (values + chosen)[:, None]))
-    return pull, vectors - hat @ vectors, hat
-
-
-def _alone(fitted: Array, hat: Array) -> Array:
-    """R_i over 1 - H_ii."""
-    left: Array = fitted / np.maximum(1 - hat.diagonal(), _TINY)[:, None]
-    return left
+    return pull, residuals, hat
 
 
 def mix_of(shares: Array) -> Array:

@@ -71,6 +71,9 @@ WRONG_TARGETS = 0.04
 #: Degrees of tricked shadows, over the largest one: of less there is little to fill up, and more is not filled up.
 TRICKED_DEGREES = (0.125, 0.625)
 
+#: Mixes that are drawn for one of them, at most.
+_TRICKED_DRAWS = 1_000
+
 #: Tell the seeds of variations, of wrong targets and of tricked shadows from others of the plans.
 _VARIATIONS, _WRONG, _TRICKED = 2, 3, 4
 
@@ -182,7 +185,9 @@ def plan_shadows(
     for k in range(tricked_count(count, tricked)):
         half = k // len(names) % 2
         mix = sound_mix(k, reference, samples, generator)
-        while not TRICKED_DEGREES[0] <= mix.degree / most <= TRICKED_DEGREES[1]:
+        for _ in range(_TRICKED_DRAWS):  # so few samples may have no such degree
+            if TRICKED_DEGREES[0] <= mix.degree / most <= TRICKED_DEGREES[1]:
+                break
             mix = sound_mix(int(generator.integers(4)), reference, samples, generator)
         rows = _resample(codes, halves[half], mix.counts, generator)
         trick = names[(turn + k) % len(names)]

@@ -21,7 +21,7 @@ from fedpeer.v1 import ledger_pb2, market_pb2
 from mechanism.ledger.entry import Entry
 from mechanism.peers import draw_head, draw_share
 from participant import Activity, AsyncParticipant, Participant, SharesLostError
-from participant.identity import IdentityFolder as ParticipantFolder
+from participant.identity import IdentityFolder
 from participant.journal import Journal
 from participant.service import Service
 from tests.integration.market import (
@@ -263,11 +263,11 @@ def forget(state: Path) -> None:
 
 def replace_state(coordinator: Served, state: Path) -> None:
     """Everything is lost; the participant enrols again under its name, and says which key was its own."""
-    known = ParticipantFolder(state).own_keys()
+    known = IdentityFolder(state).own_keys()
     shutil.rmtree(state)
     coordinator.enrol(state.name, state)
     for sha256 in known:
-        ParticipantFolder(state).add_own_key(sha256)
+        IdentityFolder(state).add_own_key(sha256)
 
 
 @pytest.mark.parametrize("lost", ["nothing", "the journal"])

@@ -39,7 +39,7 @@ from mechanism.ledger.verify import Report, verify_ledger
 from participant import NotEnrolledError, Participant, StateError, TransportError
 from participant.backoff import Backoff
 from participant.earnings import check_earnings
-from participant.identity import IdentityFolder as OwnFolder
+from participant.identity import IdentityFolder
 from participant.log_keys import pinned_log_keys
 from tests.integration.serving import Served, served, stepped
 
@@ -354,7 +354,7 @@ def test_participants_go_through_a_change_of_authority(coordinator: Served, tmp_
     ):
         bob.client.tasks()
     # Invited again, with the authority as it is now.
-    OwnFolder(tmp_path / "bob").write("authority.pem", coordinator.authority)
+    IdentityFolder(tmp_path / "bob").write("authority.pem", coordinator.authority)
     coordinator.enrol("bob", tmp_path / "bob")
     with Participant(tmp_path / "bob", coordinator.market) as bob:
         assert bob.client.tasks() == []

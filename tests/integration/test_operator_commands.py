@@ -17,10 +17,10 @@ import pytest
 
 from coordinator.backup import write_backup
 from coordinator.command_output import UNCONFIRMED, UNSHOWN
+from coordinator.config import split_address
 from coordinator.errors import FolderError, ServeError
 from coordinator.folder import StateFolder
 from coordinator.operator import Operator
-from coordinator.server import split_address
 from coordinator.storage.rounds import Retention
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.errors import DatabaseFull
@@ -282,6 +282,12 @@ def test_an_ipv6_address_wants_brackets(address: str) -> None:
     with pytest.raises(ServeError, match="write an IPv6 address in brackets"):
         split_address("server.market", address)
     assert split_address("server.market", "[::1]:7443") == ("::1", 7443)
+
+
+@pytest.mark.parametrize("address", ["localhost", "localhost:", ":7443", "localhost:65536", "localhost:7²"])
+def test_an_address_without_a_port_that_there_is_is_refused(address: str) -> None:
+    with pytest.raises(ServeError, match=r"expected host:port such as 0\.0\.0\.0:7443"):
+        split_address("server.market", address)
 
 
 @pytest.mark.parametrize("package", ["participant", "coordinator", "mechanism"])

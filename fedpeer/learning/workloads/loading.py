@@ -384,12 +384,12 @@ def _answer(source: WorkloadSource, method: str, arguments: tuple[Any, ...]) -> 
     workload = source.load()
     if method == "describe":
         gradients = isinstance(workload, HasGradients)
-        samples = (
+        abilities = (
             trains_dp_sgd(workload),
             isinstance(workload, HasStacks) and workload.stacks,
             followed(workload),
         )
-        return workload.classes, workload.trainable, *samples, gradients
+        return workload.classes, workload.trainable, *abilities, gradients
     with calling(f"{source.factory} in {method}"):
         found = getattr(workload, method)(*arguments)
         if odd := _oddness(workload, method, arguments, found):

@@ -18,7 +18,7 @@ from fedpeer.console.reading import Reader
 from fedpeer.console.serving import ConsoleServer
 from fedpeer.console.sessions import Role, Sessions
 from fedpeer.protocol.console_link import sign_in_token
-from participant.identity import IdentityFolder as ParticipantFolder
+from participant.identity import IdentityFolder
 
 
 @dataclass
@@ -95,7 +95,7 @@ class Visited:
 
     def participant(self, state: Path) -> Visit:
         """A visit of the participant whose state folder is `state`."""
-        credentials = ParticipantFolder(state).credentials()
+        credentials = IdentityFolder(state).credentials()
         return self.with_token(
             sign_in_token(credentials.participant_id, credentials.key, self.host, self.clock.now())
         )

@@ -120,6 +120,9 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...], str]] = {
     "mixed lists": ({"miles": [[1.0], [1.0, 2.0], [1.0], [1.0]]}, ("parquet",), "lists of 1 to 2 values"),
     "a list with a hole": ({"miles": [[1, 2], [1, 2], [1, None], [1, 2]]}, ("parquet",), "1 places .* first in row 2"),
     "rounded": ({"miles": [1, 2**53 + 1, 2, 3]}, ("npz", "csv", "parquet"), r"beyond 2\^53, the first in row 1"),
+    "rounded, unsigned": (
+        {"miles": np.array([1, 2, 2**53 + 1, 3], np.uint64)}, ("npz", "parquet"), r"beyond 2\^53, the first in row 2"
+    ),
     "dates": ({"miles": pa.array([1, 2, 3, 4], pa.timestamp("s"))}, ("parquet",), "timestamp.*; expected numbers"),
     "complex": ({"miles": np.array([1j, 2, 3, 4])}, ("npz",), "complex128"),
     "one value": ({"miles": 1.0}, ("npz",), "a single value"),
