@@ -99,6 +99,7 @@ def schedule(
     """Be the scheduler that coordinator and workers reach, until SIGTERM. It keeps nothing."""
     _begin(folder)
     host, port = split_address("--listen", listen, "0.0.0.0:8786")
+    host = f"[{host}]" if ":" in host else host  # as Dask wants it
     from distributed import Scheduler
 
     async def serve() -> None:

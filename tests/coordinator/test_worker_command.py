@@ -1,6 +1,7 @@
 """`fedpeer worker`: what keeps it from working is said, and nothing of it can be read without a certificate."""
 
 import asyncio
+import socket
 import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
@@ -31,6 +32,16 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
 def test_an_address_that_there_is_not_is_refused(listen: str, place: Place) -> None:
     with pytest.raises(ServeError, match=r"^--listen "):
         worker_cli.schedule(place.worker, listen)
+
+
+@pytest.mark.long
+def test_a_scheduler_listens_at_an_ipv6_address(place: Place) -> None:
+    try:
+        with socket.socket(socket.AF_INET6) as tried:
+            tried.bind(("::1", 0))
+    except OSError:
+        pytest.skip("this machine has no IPv6")
+    place.run("schedule", "--listen", f"[::1]:{place.port}")
 
 
 def test_a_host_that_is_not_this_machine_is_refused(place: Place) -> None:
