@@ -3,7 +3,7 @@
 import asyncio
 import hashlib
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import ExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
@@ -147,6 +147,7 @@ def verified(folder: StateFolder) -> Report:
 SALT = bytes(range(32))
 
 Opening = TypeVar("Opening", ClaimOpening, ModelOpening)
+T = TypeVar("T")
 
 #: What the statements of tests commit to, by its digest.
 _OPENINGS: dict[bytes, StatementOpening] = {}
@@ -225,8 +226,11 @@ class Client:
     ) -> market_pb2.Receipt:
         statement = await self.model_statement(content, round_, **changes)
         header = market_pb2.ModelHeader(model=signed(statement, self.key), offset=offset)
-        messages = [market_pb2.SubmitModelRequest(header=header), *frames(content, offset)]
-        return await self.market.SubmitModel(stream(messages))
+        return await self.upload([market_pb2.SubmitModelRequest(header=header), *frames(content, offset)])
+
+    async def upload(self, messages: Sequence[market_pb2.SubmitModelRequest]) -> market_pb2.Receipt:
+        """Sends an upload's messages, whatever they are; again where the client lost the answer."""
+        return await answered(lambda: self.market.SubmitModel(stream(messages)))
 
     async def fail(self, round_: int, reason: str = "no data") -> market_pb2.Receipt:
         return await self.market.ReportFailure(
@@ -344,6 +348,25 @@ async def stream(
 ) -> AsyncIterator[market_pb2.SubmitModelRequest]:
     for message in messages:
         yield message
+
+
+#: What gRPC's asynchronous client says, and no server, where the call has ended while it still sends: the write fails
+#: before the client has read the status that came.
+WRITE_FAILED = "Internal error from Core"
+
+#: How often a request is sent whose answer the client loses so.
+ATTEMPTS = 20
+
+
+async def answered(call: Callable[[], Awaitable[T]]) -> T:
+    """The answer to a streamed request, which is sent again where the client has lost it."""
+    for _ in range(ATTEMPTS - 1):
+        try:
+            return await call()
+        except grpc.RpcError as error:
+            if error.details() != WRITE_FAILED:
+                raise
+    return await call()
 
 
 async def enrol(coordinator: Any, name: str, key: PrivateKey | None = None) -> Client:

@@ -38,7 +38,6 @@ from tests.integration.market import (
     share_secret,
     signed,
     signed_as,
-    stream,
     task_config,
     verified,
 )
@@ -80,7 +79,7 @@ async def test_a_share_that_is_not_the_rounds_is_refused_at_the_header(tmp_path:
                 model_like(0), 1, draw_share=share, submission_id=f"try-{number}"
             )
             header = market_pb2.ModelHeader(model=signed(statement, ann.key))
-            call = ann.market.SubmitModel(stream([market_pb2.SubmitModelRequest(header=header)]))
+            call = ann.upload([market_pb2.SubmitModelRequest(header=header)])
             found = await refused(call, Code.DRAW_SHARE_INVALID)
             assert "'ann'" in found.message
             assert "round 1" in found.message
@@ -88,9 +87,7 @@ async def test_a_share_that_is_not_the_rounds_is_refused_at_the_header(tmp_path:
             statement = await ann.model_statement(model_like(0), 1)
             message = signed_as(statement, ann.key, draw_share="00" * length)
             header = market_pb2.ModelHeader(model=message)
-            call = ann.market.SubmitModel(
-                stream([market_pb2.SubmitModelRequest(header=header), *frames(model_like(0))])
-            )
+            call = ann.upload([market_pb2.SubmitModelRequest(header=header), *frames(model_like(0))])
             found = await refused(call, Code.FIELD_INVALID)
             assert [violation.field for violation in found.violations] == ["draw_share"]
         assert await ledger_size(ann) == before

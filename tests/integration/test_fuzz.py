@@ -21,6 +21,7 @@ from fedpeer.v1 import enrolment_pb2, ledger_pb2, market_pb2
 from tests.integration.market import (
     CONFIG,
     Client,
+    answered,
     enrol,
     frames,
     make_folder,
@@ -43,27 +44,14 @@ def raw(data: bytes) -> bytes:
     return data
 
 
-#: What gRPC's own client says, and no server, where the call had ended while it was still sending: a race in it
-#: between the failed write and the status that has come.
-WRITE_FAILED = "Internal error from Core"
-
-#: How often a message is sent again whose answer the client lost so.
-REPEATS = 20
-
-
 async def send(client: Client, method: str, messages: list[bytes], *, streaming: bool) -> None:
     """Sends raw bytes as a request; fails unless the answer is a response or one of our refusals."""
-    for _ in range(REPEATS):
-        try:
-            await asyncio.wait_for(exchange(client, method, messages, streaming=streaming), 60)
-        except grpc.RpcError as error:
-            if streaming and error.details() == WRITE_FAILED:
-                continue
-            found = refusal_of(error)
-            if found is None or found.code not in ALLOWED:
-                pytest.fail(f"{method} {messages!r:.2000}: {error}")
-        return
-    pytest.fail(f"{method} {messages!r:.2000}: no status in {REPEATS} attempts")
+    try:
+        await answered(lambda: asyncio.wait_for(exchange(client, method, messages, streaming=streaming), 60))
+    except grpc.RpcError as error:
+        found = refusal_of(error)
+        if found is None or found.code not in ALLOWED:
+            pytest.fail(f"{method} {messages!r:.2000}: {error}")
 
 
 async def exchange(client: Client, method: str, messages: list[bytes], *, streaming: bool) -> None:

@@ -33,7 +33,6 @@ from tests.integration.market import (
     signed,
     signed_as,
     signed_bytes,
-    stream,
     task_config,
 )
 
@@ -196,7 +195,7 @@ async def test_a_header_without_a_model_statement_is_refused(training: list[Clie
     claim = await ann.claim_statement()
     for message, field in ((market_pb2.Signed(), "statement"), (signed_as(claim, ann.key), "kind")):
         header = market_pb2.SubmitModelRequest(header=market_pb2.ModelHeader(model=message))
-        found = await refused(send(ann, [header, *frames(model_like(0))]), Code.FIELD_INVALID)
+        found = await refused(ann.upload([header, *frames(model_like(0))]), Code.FIELD_INVALID)
         assert found.violations[0].field == field
 
 
@@ -288,10 +287,6 @@ async def test_a_model_of_too_many_bytes(coordinator: Coordinator, training: lis
     assert files(coordinator, training[0]) == []
 
 
-async def send(client: Client, messages: list[market_pb2.SubmitModelRequest]) -> Any:
-    return await client.market.SubmitModel(stream(messages))
-
-
 async def test_frames_out_of_order(training: list[Client]) -> None:
     ann, content = training[0], model_like(0)
     statement = await ann.model_statement(content, 1)
@@ -307,14 +302,14 @@ async def test_frames_out_of_order(training: list[Client]) -> None:
         [header, market_pb2.SubmitModelRequest(frame=market_pb2.ModelFrame(offset=0))],
         [header, pieces[0], pieces[0]],
     ):
-        await refused(send(ann, messages), Code.FRAMES_INVALID)
+        await refused(ann.upload(messages), Code.FRAMES_INVALID)
     beyond = market_pb2.ModelHeader(model=header.header.model, offset=10_000)
     far = market_pb2.SubmitModelRequest(header=beyond)
-    found = await refused(send(ann, [far]), Code.FRAMES_INVALID)
+    found = await refused(ann.upload([far]), Code.FRAMES_INVALID)
     assert found.metadata["offset"] == "40"
     giant = market_pb2.SubmitModelRequest(frame=market_pb2.ModelFrame(offset=0, data=bytes(FRAME_BYTES + 1)))
-    await refused(send(ann, [header, giant]), Code.TOO_LARGE)
-    assert not (await send(ann, [header, *pieces])).late
+    await refused(ann.upload([header, giant]), Code.TOO_LARGE)
+    assert not (await ann.upload([header, *pieces])).late
 
 
 async def test_a_model_twice(training: list[Client]) -> None:
@@ -334,7 +329,9 @@ async def test_an_upload_is_resumed_where_it_broke_off(training: list[Client]) -
     statement = await ann.model_statement(content, 1)
     header = market_pb2.ModelHeader(model=signed(statement, ann.key))
     pieces = frames(content, size=40)
-    await refused(send(ann, [market_pb2.SubmitModelRequest(header=header), *pieces[:3]]), Code.FRAMES_INVALID)
+    await refused(
+        ann.upload([market_pb2.SubmitModelRequest(header=header), *pieces[:3]]), Code.FRAMES_INVALID
+    )
     request = market_pb2.GetUploadRequest(task_id=training[0].task_id, submission_id=statement.submission_id)
     status = await ann.market.GetUpload(request)
     assert (status.offset, status.complete) == (120, False)
