@@ -43,6 +43,7 @@ async def measure(clients: Sequence[Client], tasks: Sequence[str]) -> tuple[list
     for name in tasks:
         for client in clients:
             client.task_id = name
+        await clients[0].until("EFFORT")
         statements = await asyncio.gather(
             *(client.claim_statement(submission_id=f"claim-{name}") for client in clients)
         )

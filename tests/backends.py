@@ -41,19 +41,24 @@ SELECT pg_terminate_backend(pid, 1000) FROM (
 @contextmanager
 def _postgresql_schema() -> Iterator[str]:
     name = f"t{uuid.uuid4().hex}"
-    with _created(f"SCHEMA {name}", f"SCHEMA {name} CASCADE") as server:
+    withdrawn = f"{name}_withdrawn"
+    with _created(f"SCHEMA {name}", f"SCHEMA {withdrawn} CASCADE") as server:
         url = server.update_query_dict({"options": f"-csearch_path={name}"})
         try:
             yield url.render_as_string(hide_password=False)
         finally:
-            _let_go(server, name)
+            _withdraw(server, name, withdrawn)
 
 
-def _let_go(server: URL, schema: str) -> None:
-    """Ends what processes killed by a test still do in its schema: dropping it would wait for them, and they for it."""
+def _withdraw(server: URL, schema: str, withdrawn: str) -> None:
+    """Takes a schema from processes of a test that still run: dropping it would wait for them, and they for it.
+
+    Under another name they find nothing more in it; what they have begun there is ended.
+    """
     engine = create_engine(server, isolation_level="AUTOCOMMIT")
     with engine.connect() as connection:
-        while connection.execute(text(_ENDED), {"schema": schema}).all():
+        connection.execute(text(f"ALTER SCHEMA {schema} RENAME TO {withdrawn}"))
+        while connection.execute(text(_ENDED), {"schema": withdrawn}).all():
             pass
     engine.dispose()
 
