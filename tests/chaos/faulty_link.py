@@ -123,7 +123,7 @@ class ConnectProxy(FaultyLink):
     password: str = ""
 
     def _dial(self, client: socket.socket) -> socket.socket:
-        client.settimeout(5)
+        client.settimeout(60)
         head = b""
         while b"\r\n\r\n" not in head:
             byte = client.recv(1)
@@ -148,4 +148,4 @@ class ConnectProxy(FaultyLink):
 
 def _connected(address: str) -> socket.socket:
     host, _, port = address.rpartition(":")
-    return socket.create_connection((host, int(port)), timeout=5)
+    return socket.create_connection((host, int(port)), timeout=60)

@@ -30,6 +30,7 @@ from fedpeer.v1 import enrolment_pb2, enrolment_pb2_grpc, ledger_pb2, market_pb2
 from mechanism.ledger.entry import Entry
 from tests.integration.market import (
     CONFIG,
+    PATIENCE,
     Client,
     close,
     delivered,
@@ -156,7 +157,7 @@ async def test_nobody_waits_for_a_disk_that_is_slow_with_the_mean(
     async with running(folder) as coordinator:
         members = await delivered(coordinator, NAMES[:3])
         assert await asyncio.to_thread(storing.wait, 30)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE):
             for _ in range(20):
                 assert (await members[0].task()).state == market_pb2.TASK_STATE_SCORED
         stored.set()
@@ -391,7 +392,7 @@ async def trickle(client: Client) -> Any:
     call = await announce(client)
     await call.write(frames(model_like(NAMES.index(client.name)), size=40)[0])
     request = market_pb2.GetUploadRequest(task_id="task", submission_id=f"model-1-{client.name}")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while (await client.market.GetUpload(request)).offset < 40:
             pass  # each turn asks the coordinator
     return call

@@ -12,6 +12,7 @@ from coordinator.server import Coordinator
 from coordinator.states import Step
 from fedpeer.v1 import ledger_pb2, market_pb2
 from tests.integration.market import (
+    PATIENCE,
     Client,
     enrol,
     make_folder,
@@ -149,7 +150,7 @@ async def interrupt(client: Client, content: bytes, held: int) -> None:
     frame = market_pb2.ModelFrame(offset=0, data=content[:held])
     await call.write(market_pb2.SubmitModelRequest(frame=frame))
     request = market_pb2.GetUploadRequest(task_id="task", submission_id=statement.submission_id)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while (await client.market.GetUpload(request)).offset < held:
             pass  # each turn asks the coordinator
     await client.close()
@@ -174,7 +175,7 @@ async def test_other_terms_than_the_ledgers_are_refused(tmp_path: Path) -> None:
 
 async def until(condition: Callable[[], bool]) -> None:
     """Waits for a state of this process; the event loop goes on meanwhile."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE):
         while not condition():
             await asyncio.sleep(0.01)
 

@@ -174,7 +174,7 @@ def check_metrics(addresses: dict[str, str]) -> None:
     # An opener of its own: the shared one keeps the proxy that the environment had at its first use.
     direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     delivered = 'fedpeer_task_participants{standing="delivered",task="task"} 1.0'
-    text, until = "", time.monotonic() + 10
+    text, until = "", time.monotonic() + 60
     while delivered not in text and time.monotonic() < until:  # arrivals are counted a few times a second
         with direct.open(f"http://{addresses['metrics']}/metrics") as response:
             text = response.read().decode()
