@@ -3,21 +3,27 @@
 No engine is needed. Where helm, kubectl or systemd-analyze is not there, what only it can say is skipped.
 """
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
 import pytest
+import typer.main
 import yaml
 from compose_spec import PyCompose
 
 from coordinator.config import WORKER_FILE, WorkerConfig, read_config
 from coordinator.folder import StateFolder
 from coordinator.metrics import Metrics
+from fedpeer.__main__ import application
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -180,3 +186,58 @@ def test_systemd_takes_the_units(unit: str, tmp_path: Path) -> None:
     complaints = [line for line in done.stderr.splitlines() if unit in line]
     assert complaints == []
     assert done.returncode == 0, done.stderr
+
+
+def commands() -> Iterator[tuple[str, list[str]]]:
+    """Where a command of ours stands in deploy/ or the Dockerfile, and its words; scripts are run above."""
+    for name, service in yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"].items():
+        if "entrypoint" not in service:
+            yield f"compose.yaml: {name}", service["command"]
+    for each in documents((DEPLOY / "kustomize/base/fedpeer.yaml").read_text()):
+        where = f"{each['kind']} {each['metadata']['name']}"
+        pod = each.get("spec", {}).get("template", {}).get("spec", {})
+        for container in pod.get("containers", ()):
+            yield f"{where}: {container['name']}", container["args"]
+            for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+                if "exec" in container.get(probe, {}):
+                    asked = container[probe]["exec"]["command"]
+                    assert asked[0] == "fedpeer"
+                    yield f"{where}: {container['name']} {probe}", asked[1:]
+    for unit in (DEPLOY / "systemd").glob("*.service"):
+        [start] = re.findall(r"(?m)^ExecStart=/opt/fedpeer/bin/fedpeer (.+)$", unit.read_text())
+        yield unit.name, start.split()
+    [check] = re.findall(r"(?m)^HEALTHCHECK .* CMD (.+)$", (ROOT / "Dockerfile").read_text())
+    yield "Dockerfile", json.loads(check)[1:]
+
+
+@pytest.mark.parametrize(("where", "words"), [pytest.param(*each, id=each[0]) for each in commands()])
+def test_a_command_is_one_of_ours(where: str, words: list[str]) -> None:
+    command: Any = typer.main.get_command(application(words[0]))
+    rest = list(words)
+    while rest and rest[0] in getattr(command, "commands", ()):
+        command = command.commands[rest.pop(0)]
+    command.make_context(where, rest)  # which refuses what it does not take
+
+
+def test_the_image_has_what_its_dockerfile_copies() -> None:
+    left_in = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    copied = {
+        source
+        for line in re.findall(r"(?m)^COPY (?!--from)(.+)$", (ROOT / "Dockerfile").read_text())
+        for source in line.split()[:-1]
+    }
+    assert copied == left_in
+    assert all((ROOT / source).exists() for source in copied)
+    # What is installed from them, by pyproject.toml.
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    tools = project["tool"]["setuptools"]
+    modules = {f"{name}.py" for name in tools["py-modules"]}
+    packages = {name.rstrip("*") for name in tools["packages"]["find"]["include"]}
+    assert copied == modules | packages | {"pyproject.toml", project["project"]["readme"]}
+
+
+def test_only_who_serves_has_the_databases_password() -> None:
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    for name in ("worker", "scheduler", "object-store"):
+        service = services[name]
+        assert not service.get("env_file") or service["environment"]["PGPASSWORD"] == "", name
