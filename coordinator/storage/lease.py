@@ -5,6 +5,10 @@
     SQLite       a lock (flock, which SQLite itself does not use) on the database's own file, so that it holds under
                  every name that leads there; the kernel gives it up with the process.
 
+A second lock of the same kind is held by the process that starts a market's fronts (`coordinator.fronts`), and by one
+that serves alone: fronts of two state folders, whose uploads and model files lie apart, would otherwise serve one
+market.
+
 Commands on the command line need no lease: each is one transaction, and a task's version lets only one of two
 transactions move it on. The lease keeps two services from doing the same work, and from answering participants out
 of two memories.
@@ -26,7 +30,7 @@ from fedpeer.audit.sql.errors import DatabaseUnreachable, LeaseTaken, StorageErr
 #: First half of the advisory lock's key, ours alone; the second is the hash of the schema that the ledger's tables are
 #: in, or will be made in, so that two markets can share one database, and two search paths that lead to one market
 #: meet in one lock.
-_LOCK_CLASS = 731_372_654
+_LOCK_CLASS, _FOLDER_CLASS = 731_372_654, 731_372_655
 _LOCK = text(
     "SELECT pg_try_advisory_lock(:class, hashtext(coalesce("
     "(SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
@@ -44,10 +48,16 @@ KEEPALIVES = {"keepalives_idle": "10", "keepalives_interval": "5", "keepalives_c
 
 
 class Lease:
-    """One process's lease on the database at `url`."""
+    """One process's lease on the database at `url`.
 
-    def __init__(self, url: URL) -> None:
+    Args:
+        folder: of the right to serve it from a state folder, by one process or several; else of the right to lead. A
+            SQLite file, which one process serves, has the one lease for both.
+    """
+
+    def __init__(self, url: URL, *, folder: bool = False) -> None:
         self._url = url
+        self._class = _FOLDER_CLASS if folder else _LOCK_CLASS
         self._connection: Connection | None = None
         self._file: int | None = None
         self._descriptor: int | None = None
@@ -142,7 +152,7 @@ class Lease:
                 for name, value in KEEPALIVES.items():
                     self._set(f"tcp_{name}", value)
                 self._set("idle_session_timeout", "0")  # an idle session is what a lease is
-            return bool(self._connection.execute(_LOCK, {"class": _LOCK_CLASS}).scalar_one())
+            return bool(self._connection.execute(_LOCK, {"class": self._class}).scalar_one())
 
     def _set(self, name: str, value: str) -> None:
         """Sets a parameter of the session where this version of the server has it."""
