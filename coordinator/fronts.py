@@ -1,12 +1,13 @@
-"""Several processes that serve one market on one machine: `fedpeer coordinator serve --fronts N`.
+"""Several processes that serve one market: `fedpeer coordinator serve --fronts N`, on one machine or on several.
 
-    this process    holds the folder's lock, the right to serve the database from it, and the ports' numbers; starts the
-                    fronts, and again which ends
+    this process    holds the right to serve from the folder, to serve the database from it, and the ports' numbers;
+                    starts the fronts, and again which ends
     N fronts        share the ports (SO_REUSEPORT), the database (PostgreSQL), the spool and the model files; one of
                     them leads, see `coordinator.server`
 
-The kernel gives a new connection to one of the fronts. A front keeps nothing that is not in the database or the
-spool: whose front has ended connects again, to another, and goes on there, in the middle of an upload too.
+The kernel gives a new connection to one of the fronts, and so does a balancer of TCP before machines that have the
+state folder mounted. A front keeps nothing that is not in the database or the folder: whose front has ended connects
+again, to another, and goes on there, in the middle of an upload too.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ from coordinator.config import split_address
 from coordinator.errors import ServeError
 from coordinator.folder import StateFolder, write_private
 from coordinator.server import allow_open_files, port_taken
-from coordinator.storage.lease import Lease
+from coordinator.storage.lease import FolderLease, Lease
 from coordinator.storage.schema import migrate
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.errors import LeaseTaken, StorageError
@@ -58,24 +59,25 @@ async def serve_fronts(
         console: host:port of the web console beside the first of them; empty: none.
 
     Raises:
-        AlreadyServed: another process serves the folder.
-        LeaseTaken: the database is served from another folder or machine; also later, where that took it over while the
-            database could not be reached.
+        AlreadyServed: a process that has no fronts serves the folder.
+        LeaseTaken: the database is served from another folder; also later, where that took it over while the database
+            could not be reached.
         ServeError: the market is on SQLite, which has one process; a port is taken; a front ends before it serves.
     """
     folder = StateFolder(path)
     config = folder.config()
     allow_open_files()
     with ExitStack() as held:
-        held.enter_context(folder.lock())
+        held.enter_context(folder.lock(shared=True))
         database = Database(folder.database_url(config))
-        lease = Lease(database.url, folder=True)
+        lease = FolderLease(database.url, folder.mark)
         held.callback(lease.release)
         await asyncio.to_thread(_prepare, database, lease)
         addresses = {
             name: held.enter_context(_reserved(f"server.{name}", address))
             for name, address in (("market", config.server.market), ("public", config.server.public))
         }
+        bound = json.dumps(addresses).encode()
         words = ["--market", addresses["market"], "--public", addresses["public"], "--state", str(path)]
         words += ["--verbose"] if verbose else []
         fronts = [
@@ -99,7 +101,7 @@ async def serve_fronts(
             waits: list[asyncio.Future[Any]] = [ready, stopped, *keeping]
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             if ready.done():
-                write_private(folder.addresses, json.dumps(addresses).encode())
+                write_private(folder.addresses, bound)
                 if announce is not None:
                     announce(addresses)
                 log.info("all fronts serve", fronts=count, **addresses)
@@ -108,7 +110,10 @@ async def serve_fronts(
                 if each.done():
                     each.result()  # it has ended before it served, or the lease has gone, and says why
         finally:
-            folder.addresses.unlink(missing_ok=True)
+            if (
+                folder.addresses.is_file() and folder.addresses.read_bytes() == bound
+            ):  # and not another machine's
+                folder.addresses.unlink(missing_ok=True)
             for task in keeping:
                 task.cancel()
             await asyncio.gather(*keeping, return_exceptions=True)

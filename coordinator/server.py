@@ -63,7 +63,7 @@ from coordinator.services.ledger_servicer import LedgerServicer
 from coordinator.services.market_servicer import MarketServicer
 from coordinator.spool import Spool, UploadKey
 from coordinator.storage.changes import Change, Kind
-from coordinator.storage.lease import Lease
+from coordinator.storage.lease import FolderLease, Lease
 from coordinator.storage.schema import migrate
 from coordinator.storage.tasks import TaskRow
 from coordinator.supervision import Duty, Supervisor
@@ -200,7 +200,7 @@ class Coordinator:
         self._database = Database(folder.database_url(self.config))
         self._lease = Lease(self._database.url)
         #: Of fronts, the process that has started them holds it.
-        self._folder_lease = Lease(self._database.url, folder=True)
+        self._folder_lease = FolderLease(self._database.url)
         #: Set when the service must end by itself: it may no longer serve its database.
         self.halted = asyncio.Event()
         self._log = SignedLog(self._database, folder.signing_key(), folder.changed_signing_key)

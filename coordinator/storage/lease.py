@@ -5,9 +5,8 @@
     SQLite       a lock (flock, which SQLite itself does not use) on the database's own file, so that it holds under
                  every name that leads there; the kernel gives it up with the process.
 
-A second lock of the same kind is held by the process that starts a market's fronts (`coordinator.fronts`), and by one
-that serves alone: fronts of two state folders, whose uploads and model files lie apart, would otherwise serve one
-market.
+A second lock of the same kind says from which state folder a PostgreSQL database is served (`FolderLease`): uploads and
+model files of two folders lie apart, and fronts of both would serve one market.
 
 Commands on the command line need no lease: each is one transaction, and a task's version lets only one of two
 transactions move it on. The lease keeps two services from doing the same work, and from answering participants out
@@ -18,8 +17,9 @@ import os
 import time
 from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 from pathlib import Path
+from uuid import uuid4
 
-from sqlalchemy import Connection, create_engine, text
+from sqlalchemy import Connection, TextClause, create_engine, text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
@@ -31,10 +31,21 @@ from fedpeer.audit.sql.errors import DatabaseUnreachable, LeaseTaken, StorageErr
 #: in, or will be made in, so that two markets can share one database, and two search paths that lead to one market
 #: meet in one lock.
 _LOCK_CLASS, _FOLDER_CLASS = 731_372_654, 731_372_655
-_LOCK = text(
-    "SELECT pg_try_advisory_lock(:class, hashtext(coalesce("
-    "(SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
-    "WHERE c.oid = to_regclass('ledger_log')), current_schema(), '')))"
+_SCHEMA = (
+    "hashtext(coalesce((SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+    "WHERE c.oid = to_regclass('ledger_log')), current_schema(), ''))"
+)
+_LOCK = text(f"SELECT pg_try_advisory_lock(:class, {_SCHEMA})")
+_UNLOCK = text(f"SELECT pg_advisory_unlock(:class, {_SCHEMA})")
+_SHARE = text(f"SELECT pg_try_advisory_lock_shared(:class, {_SCHEMA})")
+_UNSHARE = text(f"SELECT pg_advisory_unlock_shared(:class, {_SCHEMA})")
+
+#: The names of others' connections that hold the lock.
+_HOLDERS = text(
+    "SELECT DISTINCT application_name FROM pg_locks JOIN pg_stat_activity USING (pid) "
+    "WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) "
+    f"AND classid::bigint = :class AND objid::bigint = ({_SCHEMA}::bigint & 4294967295) AND objsubid = 2 AND granted "
+    "AND pid != pg_backend_pid()"
 )
 
 #: Seconds for which a lease is waited for: the server notices the end of a killed process within milliseconds.
@@ -48,16 +59,15 @@ KEEPALIVES = {"keepalives_idle": "10", "keepalives_interval": "5", "keepalives_c
 
 
 class Lease:
-    """One process's lease on the database at `url`.
+    """One process's lease on the database at `url`."""
 
-    Args:
-        folder: of the right to serve it from a state folder, by one process or several; else of the right to lead. A
-            SQLite file, which one process serves, has the one lease for both.
-    """
+    _class = _LOCK_CLASS
 
-    def __init__(self, url: URL, *, folder: bool = False) -> None:
+    #: From where another has it, for an error.
+    _where = ""
+
+    def __init__(self, url: URL) -> None:
         self._url = url
-        self._class = _FOLDER_CLASS if folder else _LOCK_CLASS
         self._connection: Connection | None = None
         self._file: int | None = None
         self._descriptor: int | None = None
@@ -74,7 +84,7 @@ class Lease:
             if time.monotonic() >= give_up:
                 self.release()
                 raise LeaseTaken(
-                    f"another coordinator already serves the database {shown(self._url)}; "
+                    f"another coordinator already serves the database {shown(self._url)}{self._where}; "
                     "stop it first, or name another database in coordinator.toml"
                 )
             time.sleep(_PAUSE_SECONDS)
@@ -152,7 +162,15 @@ class Lease:
                 for name, value in KEEPALIVES.items():
                     self._set(f"tcp_{name}", value)
                 self._set("idle_session_timeout", "0")  # an idle session is what a lease is
-            return bool(self._connection.execute(_LOCK, {"class": self._class}).scalar_one())
+            return self._lock()
+
+    def _lock(self) -> bool:
+        """Of PostgreSQL."""
+        return self._asked(_LOCK)
+
+    def _asked(self, question: TextClause) -> bool:
+        assert self._connection is not None
+        return bool(self._connection.execute(question, {"class": self._class}).scalar_one())
 
     def _set(self, name: str, value: str) -> None:
         """Sets a parameter of the session where this version of the server has it."""
@@ -161,6 +179,47 @@ class Lease:
             text("SELECT set_config(name, :value, false) FROM pg_settings WHERE name = :name"),
             {"name": name, "value": value},
         )
+
+
+class FolderLease(Lease):
+    """The right to serve a PostgreSQL database from a state folder.
+
+    Who begins writes a new mark into the folder and names the lease's connection after it; who joins must find in its
+    folder what the others' connections are named after. So machines that have the same folder mounted serve together,
+    and a copy of the folder does not.
+
+    Args:
+        mark: the file of the mark; None: nobody may join.
+    """
+
+    _class = _FOLDER_CLASS
+    _where = ", alone or from another folder"
+
+    def __init__(self, url: URL, mark: Path | None = None) -> None:
+        super().__init__(url)
+        self._mark = mark
+
+    def _lock(self) -> bool:
+        if self._mark is None:
+            return super()._lock()
+        if super()._lock():
+            self._mark.write_text(uuid4().hex)
+            self._name()
+            return self._asked(_SHARE) and self._asked(_UNLOCK)
+        if not self._asked(_SHARE):
+            return False
+        self._name()
+        assert self._connection is not None
+        own = self._connection.execute(text("SELECT current_setting('application_name')")).scalar_one()
+        if set(self._connection.execute(_HOLDERS, {"class": self._class}).scalars()) <= {own}:
+            return True
+        self._asked(_UNSHARE)
+        return False
+
+    def _name(self) -> None:
+        assert self._mark is not None
+        mark = self._mark.read_text() if self._mark.exists() else ""
+        self._set("application_name", f"fedpeer folder {mark}")
 
 
 def served(url: URL) -> bool:

@@ -27,7 +27,7 @@ from coordinator.folder import StateFolder
 from coordinator.fronts import _keep_lease, _taken_again, serve_fronts
 from coordinator.operator import Operator
 from coordinator.server import Coordinator, Front
-from coordinator.storage.lease import _FOLDER_CLASS, Lease
+from coordinator.storage.lease import _FOLDER_CLASS, FolderLease, Lease
 from coordinator.storage.schema import migrate
 from coordinator.storage.store import MarketStore
 from fedpeer.audit.sql.database import Database
@@ -413,14 +413,14 @@ async def test_a_database_is_served_from_one_folder(tmp_path: Path, monkeypatch:
             with pytest.raises(LeaseTaken, match="another coordinator already serves the database"):
                 await serve_fronts(second.path, 1)
         # As it stands while the first one's fronts serve and none of them leads.
-        lease = Lease(schema.url, folder=True)
+        lease = FolderLease(schema.url, first.mark)
         lease.take()
         for serve in (Coordinator(second).start, partial(serve_fronts, second.path, 1)):
             with pytest.raises(LeaseTaken):
                 await serve()
         keeping = asyncio.create_task(_keep_lease(lease))
         await asyncio.sleep(0)
-        [broken] = holders(schema)
+        [broken] = set(holders(schema))
         with schema.begin() as connection:
             connection.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": broken})
         await until(lambda: keeping.done() or not {broken, *holders(schema)} <= {broken})
@@ -428,7 +428,7 @@ async def test_a_database_is_served_from_one_folder(tmp_path: Path, monkeypatch:
         keeping.cancel()
         lease.release()
         # Taken by another meanwhile: this one ends.
-        other = Lease(schema.url, folder=True)
+        other = FolderLease(schema.url, second.mark)
         other.take()
         monkeypatch.setattr("coordinator.fronts._LOST_SECONDS", 0.0)
         with pytest.raises(LeaseTaken):
