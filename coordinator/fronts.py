@@ -24,7 +24,7 @@ from typing import Any
 import structlog
 
 from coordinator.config import split_address
-from coordinator.errors import ServeError
+from coordinator.errors import AlreadyServed, ServeError
 from coordinator.folder import StateFolder, write_private
 from coordinator.server import allow_open_files, port_taken
 from coordinator.storage.lease import FolderLease, Lease
@@ -68,6 +68,7 @@ async def serve_fronts(
     config = folder.config()
     allow_open_files()
     with ExitStack() as held:
+        held.callback(_forget_addresses, folder)
         held.enter_context(folder.lock(shared=True))
         database = Database(folder.database_url(config))
         lease = FolderLease(database.url, folder.mark)
@@ -77,7 +78,6 @@ async def serve_fronts(
             name: held.enter_context(_reserved(f"server.{name}", address))
             for name, address in (("market", config.server.market), ("public", config.server.public))
         }
-        bound = json.dumps(addresses).encode()
         words = ["--market", addresses["market"], "--public", addresses["public"], "--state", str(path)]
         words += ["--verbose"] if verbose else []
         fronts = [
@@ -101,7 +101,7 @@ async def serve_fronts(
             waits: list[asyncio.Future[Any]] = [ready, stopped, *keeping]
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             if ready.done():
-                write_private(folder.addresses, bound)
+                write_private(folder.addresses, json.dumps(addresses).encode())
                 if announce is not None:
                     announce(addresses)
                 log.info("all fronts serve", fronts=count, **addresses)
@@ -110,14 +110,15 @@ async def serve_fronts(
                 if each.done():
                     each.result()  # it has ended before it served, or the lease has gone, and says why
         finally:
-            if (
-                folder.addresses.is_file() and folder.addresses.read_bytes() == bound
-            ):  # and not another machine's
-                folder.addresses.unlink(missing_ok=True)
             for task in keeping:
                 task.cancel()
             await asyncio.gather(*keeping, return_exceptions=True)
             await asyncio.gather(*(front.end(config.server.drain_seconds) for front in fronts))
+
+
+def _forget_addresses(folder: StateFolder) -> None:
+    with suppress(AlreadyServed), folder.lock():  # no other machine serves
+        folder.addresses.unlink(missing_ok=True)
 
 
 class _Front:

@@ -17,7 +17,7 @@ import pytest
 
 from coordinator.folder import StateFolder
 from coordinator.opening import prepare_task
-from coordinator.operator import Operator
+from coordinator.operator import Notice, Operator
 from fedpeer.protocol.model_file import encode_model
 from fedpeer.v1 import market_pb2
 from tests.backends import scratch_url
@@ -127,7 +127,7 @@ async def test_a_market_goes_on_when_the_machine_that_leads_fails(tmp_path: Path
             folder.control_socket.unlink()
             with closing(Operator(folder)) as operator:
                 operator.open(prepare_task(task_config(tmp_path, "later", schedule=one), 1_000.0))
-                assert operator.notice.name == "UNCONFIRMED"
+                assert operator.notice is Notice.UNCONFIRMED
             ann.task_id = "later"
             await ann.until("EFFORT")
             async with machine(folder, tmp_path / "again") as again:
@@ -142,7 +142,7 @@ async def test_who_may_serve_beside_a_machine(tmp_path: Path) -> None:
     """Not a copy of its folder, whose uploads would lie apart, and not a process without fronts, which hears nobody."""
     with scratch_url("postgresql", tmp_path) as database:
         folder = make_folder(tmp_path / "state", CONFIG + f"[storage]\ndatabase = {database!r}\n")
-        async with machine(folder, tmp_path / "log"):
+        async with machine(folder, tmp_path / "log") as first:
             copied = tmp_path / "copy"
             shutil.copytree(folder.path, copied, ignore=shutil.ignore_patterns("*.sock"))
             (copied / "serve.mark").write_text("of an earlier time")
@@ -153,4 +153,11 @@ async def test_who_may_serve_beside_a_machine(tmp_path: Path) -> None:
             assert [await asyncio.wait_for(process.wait(), PATIENCE) for process in refused] == [3, 3]
             assert "alone or from another folder" in (tmp_path / "copied").read_text()
             assert "already serves from" in (tmp_path / "alone").read_text()
+            async with machine(folder, tmp_path / "beside") as beside:
+                assert json.loads(folder.addresses.read_text())["market"] == beside.market_address
+                beside.process.terminate()
+                assert await asyncio.wait_for(beside.process.wait(), PATIENCE) == 0
             assert folder.addresses.is_file()
+            first.process.terminate()
+            assert await asyncio.wait_for(first.process.wait(), PATIENCE) == 0
+        assert not folder.addresses.exists()

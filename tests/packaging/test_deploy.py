@@ -77,8 +77,12 @@ def test_the_manifests_fit_kubernetes_and_its_adapter_finds_our_metric() -> None
     assert kinds >= {"NetworkPolicy", "PodDisruptionBudget", "HorizontalPodAutoscaler", "StatefulSet"}
     [scaler] = [each for each in base if each["kind"] == "HorizontalPodAutoscaler"]
     [metric] = scaler["spec"]["metrics"]
+    assert metric["external"]["metric"]["name"] == "fedpeer_worker_calls"
     exist = {family.name for family in Metrics().registry.collect()}
-    assert metric["external"]["metric"]["name"] in exist
+    templates = (DEPLOY / "helm/fedpeer/templates").glob("*.yaml")
+    named = {name for path in templates for name in re.findall(r"metric: {name: (\w+)}", path.read_text())}
+    assert named == {"fedpeer_worker_calls", "fedpeer_uploads", "fedpeer_watchers"}
+    assert named <= exist
     # Workers, which may run somebody's own code, have no word of the database.
     [workers] = [
         each for each in base if (each["kind"], each["metadata"]["name"]) == ("Deployment", "worker")
@@ -101,6 +105,19 @@ def test_kustomize_base_is_what_the_chart_renders() -> None:
         "storageClass=fast",
     )
     checked(documents(said(tool("helm"), "template", "fedpeer", str(DEPLOY / "helm/fedpeer"), *other)))
+    several = ("--set", "fronts.max=4", "--set", "accessMode=ReadWriteMany")
+    found = documents(said(tool("helm"), "template", "fedpeer", str(DEPLOY / "helm/fedpeer"), *several))
+    checked(found)
+    scaled = [each for each in found if each["kind"] == "HorizontalPodAutoscaler"]
+    assert {each["metadata"]["name"] for each in scaled} == {"coordinator", "worker"}
+    [serves] = [each for each in found if each["kind"] == "StatefulSet"]
+    assert "replicas" not in serves["spec"]
+    assert serves["spec"]["template"]["spec"]["containers"][0]["args"] == [
+        "coordinator",
+        "serve",
+        "--fronts",
+        "1",
+    ]
 
 
 def test_kustomize_puts_a_whole_market_together() -> None:
