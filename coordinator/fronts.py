@@ -37,8 +37,8 @@ log = structlog.get_logger()
 #: Seconds until a front that has ended is started again, doubled up to the second figure.
 _RETRY_SECONDS, _RETRY_LIMIT_SECONDS = 0.5, 30.0
 
-#: Seconds for which a lease that was ours is waited for: a server notices after 25 that a connection is dead.
-_LOST_SECONDS = 40.0
+#: Seconds for which a lease that was ours is waited for: a server notices after 7 that a connection is dead.
+_LOST_SECONDS = 20.0
 
 #: Seconds beyond the time for draining that a front gets to end.
 _END_SECONDS = 10.0
