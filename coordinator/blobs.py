@@ -58,6 +58,16 @@ class BlobStore:
             (self._folder / name).mkdir(exist_ok=True)
         sync(self._folder)
 
+    def claim(self, log: str) -> None:
+        """Makes sure that all that is stored here is one market's, before any of it is deleted; a folder is.
+
+        Args:
+            log: as of `SignedLog.identity`.
+
+        Raises:
+            ConfigError, BucketError: as of `Bucket.claim`.
+        """
+
     def path(self, digest: bytes) -> Path:
         """Where the file of `digest` lies or would lie in the folder; `fetch` sees that it does."""
         return self._folder / _name(digest)
@@ -170,6 +180,9 @@ class BucketBlobs(BlobStore):
         super().prepare()
         self._bucket.check()
         self._copied = sum(path.stat().st_size for path in self._folder.glob("??/*"))
+
+    def claim(self, log: str) -> None:
+        self._bucket.claim(log)
 
     def holds(self, digest: bytes) -> bool:
         return super().holds(digest) or self._bucket.find(_name(digest)) is not None

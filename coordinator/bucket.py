@@ -15,6 +15,8 @@ under no name; a bucket's rule for incomplete uploads deletes them.
 
 import configparser
 import hashlib
+import json
+import re
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -26,6 +28,7 @@ from typing import Any, TypeVar
 from coordinator.config import S3Section
 from coordinator.errors import BucketError, ConfigError
 from fedpeer.extras import missing
+from fedpeer.terminal import printable
 
 Result = TypeVar("Result")
 
@@ -50,6 +53,34 @@ _PART_SECONDS = 120
 
 #: Characters of what a store says, in an error.
 _SAID = 200
+
+#: An object that says whose the others below the prefix are.
+_OWNER = "fedpeer-market.json"
+
+#: In obstore's words: what a store answers, and what keeps it from answering.
+_STATUS = re.compile(r"status code: ([0-9]{3}[A-Za-z ]*)")
+_CODE, _MESSAGE = re.compile(r"<Code>([A-Za-z0-9]+)</Code>"), re.compile(r"<Message>([^<]+)</Message>")
+_SYSTEM = re.compile(r'(?:message|error): "([^"]+)"')
+
+#: The same where a library says it in its own names.
+_NO_TLS = {
+    "InvalidContentType": "no TLS is spoken there; expected http://",
+    "UnknownIssuer": "its certificate is of an authority that this machine does not trust",
+    "NotValidForName": "its certificate is for another name",
+    "Expired": "its certificate is out of date",
+}
+
+#: What an operator looks at, by what the answer has in it; the last for no answer.
+_LOOK_AT = (
+    (
+        r"\b40[13]\b|AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch|Token|Expired|TooSkewed",
+        "check the keys (s3.credentials, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY), this machine's clock, and "
+        "that their user may get, put, delete and list there",
+    ),
+    (r"\b404\b|NoSuchBucket", "make the bucket, or name another: check s3.bucket and s3.endpoint"),
+    (r"\b30[1-8]\b|\b400\b|Redirect|Malformed", "check s3.region and s3.endpoint"),
+    ("", "check s3.endpoint, and that the store runs"),
+)
 
 
 @dataclass(frozen=True)
@@ -86,6 +117,7 @@ class Bucket:
             raise ConfigError(f"[s3] cannot be used: {missing(error) or error}") from None
         self._obstore, self._errors = obstore, exceptions
         self.display = f"s3://{section.bucket}/{section.prefix}".rstrip("/")
+        self._endpoint = section.endpoint
         options: dict[str, Any] = {"checksum_algorithm": "SHA256"}
         if section.credentials:
             options |= read_credentials(folder / section.credentials)
@@ -116,6 +148,50 @@ class Bucket:
             self._persistently(attempt)
         except FileNotFoundError as error:
             raise self._translated(error) from None
+
+    def claim(self, log: str) -> None:
+        """Has the bucket say whose what lies below the prefix is. Two markets there would delete one another's files.
+
+        Args:
+            log: the first key of the market's log, as text; it begins with the market's name.
+
+        Raises:
+            ConfigError: another market's.
+            BucketError: that cannot be found out.
+        """
+        mark = json.dumps({"log": log}).encode()
+
+        def attempt() -> bytes:
+            with suppress(FileNotFoundError):
+                return self._content(_OWNER)
+            try:
+                self._obstore.put(self._store, _OWNER, mark, mode="create")
+            except (self._errors.AlreadyExistsError, self._errors.PreconditionError):
+                pass  # another has been faster
+            except FileNotFoundError as error:  # the bucket
+                raise self._translated(error) from None
+            try:
+                return self._content(_OWNER)
+            except FileNotFoundError as error:
+                raise self._translated(error) from None
+
+        where = f"{self.display}/{_OWNER}"
+        try:
+            owner = str(json.loads(self._persistently(attempt))["log"])
+        except (ValueError, TypeError, KeyError):
+            raise BucketError(
+                f"{where} is not what a coordinator writes there; check that s3.endpoint is an object store's, and "
+                "that nothing else writes below the prefix"
+            ) from None
+        if owner != log:
+            raise ConfigError(
+                f"{self.display} has the model files of another market, whose log's first key is {printable(owner)}; "
+                "each would delete the other's: give this market a prefix of its own (s3.prefix), or another bucket. "
+                f"Where the other is no more, delete {where}"
+            )
+
+    def _content(self, name: str) -> bytes:
+        return bytes(self._obstore.get(self._store, name).bytes())
 
     def find(self, name: str) -> StoredObject | None:
         """The object of a name; None where there is none. Raises BucketError."""
@@ -228,13 +304,28 @@ class Bucket:
         raise AssertionError("unreachable")
 
     def _translated(self, error: Exception) -> Exception:
-        """An error of obstore's in one sentence, without what it adds for debugging."""
+        """An error of obstore's in one sentence: what the store answered, or why it did not, and what to look at."""
         if isinstance(error, BucketError) or (isinstance(error, OSError) and error.errno is not None):
             return error  # our own, or the disk's
-        said = str(error).partition("Debug source")[0].split("<?xml")[0]
-        return BucketError(
-            f"{self.display} cannot be used just now: {' '.join(said.split())[:_SAID]}; check [s3] and the store"
-        )
+        cause = _cause(str(error))
+        look = next(words for pattern, words in _LOOK_AT if re.search(pattern, cause))
+        at = f" at {self._endpoint}" if self._endpoint else ""
+        return BucketError(f"{self.display}{at} cannot be used just now: {cause[:_SAID]}; {look}")
+
+
+def _cause(said: str) -> str:
+    """What a store answered, or why it did not, from obstore's words and what it adds for debugging."""
+    words, _, source = said.partition("Debug source")
+    if status := _STATUS.search(words):
+        code, message = _CODE.search(words), _MESSAGE.search(words)
+        names = ": ".join(found[1].strip() for found in (code, message) if found)
+        return printable(" ".join(f"the store answers {status[1].strip()} {names and f'({names})'}".split()))
+    for name, cause in _NO_TLS.items():
+        if name in source:
+            return cause
+    if system := _SYSTEM.search(source):
+        return printable(" ".join(system[1].split()))
+    return printable(" ".join(words.split()))
 
 
 def read_credentials(path: Path) -> dict[str, str]:

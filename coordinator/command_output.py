@@ -160,9 +160,9 @@ def conclude(operator: "Operator", refused: str = "") -> None:
         case Notice.UNCONFIRMED:
             note(
                 "Recorded, NOT CONFIRMED: the coordinator that serves this database has not answered for "
-                f"{ANSWER_SECONDS:g} seconds, or runs from elsewhere. It takes it up when it goes on, at the "
-                "next command that it answers, or when it is started again; do not repeat the command, "
-                "`status` shows whether it answers."
+                f"{ANSWER_SECONDS:g} seconds, or runs from elsewhere. Fronts take it up at once, on whichever "
+                "machine; another one when it goes on, at the next command that it answers, or when it is started "
+                "again. Do not repeat the command; `status` shows whether it answers."
             )
             raise typer.Exit(UNCONFIRMED)
 

@@ -8,6 +8,7 @@ against the folder of the file that names them.
 """
 
 import base64
+import re
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -177,30 +178,62 @@ class StorageSection(Section):
     keep_unfetched: bool = True
 
 
+#: What object stores take as the name of a bucket; a part of a prefix; a store's URL.
+_BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_IPV4 = re.compile(r"[0-9]+(\.[0-9]+){3}")
+_SEGMENT = re.compile(r"[A-Za-z0-9._-]+")
+_ENDPOINT = re.compile(r"https?://[^/@?#\s]+")
+
+
 class S3Section(Section):
     """A bucket of an object store that speaks S3, for model files; needs the extra fedpeer[s3].
 
     Attributes:
         bucket: its name; empty: model files lie in the state folder.
-        prefix: what names begin with in it.
+        prefix: what names begin with in it; one market's alone.
         endpoint: the store's URL; empty: AWS's own of the region.
         credentials: a file in the form of AWS's, from the state folder; empty: the environment's AWS_ACCESS_KEY_ID and
             AWS_SECRET_ACCESS_KEY, or what the platform gives the machine.
         cache_bytes: copies in the state folder are about so many; those used within the hour stay.
     """
 
-    bucket: str = Field("", pattern=r"^[a-z0-9.-]*$")
-    prefix: str = Field("", pattern=r"^([A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*)?$")
-    endpoint: str = Field("", pattern=r"^(https?://[^/@\s]+)?$")
-    region: str = "us-east-1"
+    bucket: str = ""
+    prefix: str = ""
+    endpoint: str = ""
+    region: str = Field("us-east-1", pattern=r"^[A-Za-z0-9-]+$")
     credentials: str = ""
     cache_bytes: float = Field(20 << 30, gt=0)
+
+    @field_validator("bucket")
+    @classmethod
+    def _as_stores_take_it(cls, bucket: str) -> str:
+        if bucket and (not _BUCKET.fullmatch(bucket) or ".." in bucket or _IPV4.fullmatch(bucket)):
+            raise ValueError(
+                "expected a bucket's name: 3 to 63 of a-z, 0-9, . and -, with a letter or digit at either end and no "
+                "two dots together, and no IP address"
+            )
+        return bucket
+
+    @field_validator("prefix")
+    @classmethod
+    def _as_names_begin(cls, prefix: str) -> str:
+        if prefix and not all(_SEGMENT.fullmatch(part) and part.strip(".") for part in prefix.split("/")):
+            raise ValueError(
+                "expected what names begin with, of A-Z, a-z, 0-9, . _ - and / in between, such as market-a"
+            )
+        return prefix
 
     @field_validator("endpoint")
     @classmethod
     def _with_a_port(cls, endpoint: str) -> str:
-        if endpoint:
-            _check_port(endpoint)
+        if not endpoint:
+            return endpoint
+        if not _ENDPOINT.fullmatch(endpoint):
+            raise ValueError(
+                "expected the store's URL, https://HOST or http://HOST:PORT, with no user, path or / behind it; keys "
+                "stand in the file that credentials names"
+            )
+        _check_port(endpoint)
         return endpoint
 
     @model_validator(mode="after")

@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from fcntl import LOCK_EX, LOCK_NB, flock
+from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, flock
 from pathlib import Path
 from typing import TypeVar
 
@@ -106,8 +106,13 @@ class StateFolder:
         return self.path / "control.sock"
 
     @property
+    def mark(self) -> Path:
+        """What tells the folder from a copy of it while several machines serve from it (`FolderLease`)."""
+        return self.path / "serve.mark"
+
+    @property
     def addresses(self) -> Path:
-        """While a service runs: JSON with the addresses that it is bound to."""
+        """While a service runs: JSON with the addresses that it is bound to; of several machines, the last one's."""
         return self.path / "serving.json"
 
     @property
@@ -367,15 +372,15 @@ class StateFolder:
         return self.path / "ledger.key.next"
 
     @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Held by the one process that serves from this folder.
+    def lock(self, *, shared: bool = False) -> Iterator[None]:
+        """Held by the one process that serves from this folder, or by those that do together.
 
         Raises:
-            AlreadyServed: another process holds it.
+            AlreadyServed: another process holds it, and not together.
         """
-        with (self.path / "serve.lock").open("w") as file:
+        with (self.path / "serve.lock").open("a+") as file:  # a network's file system asks for both rights
             try:
-                flock(file, LOCK_EX | LOCK_NB)
+                flock(file, (LOCK_SH if shared else LOCK_EX) | LOCK_NB)
             except OSError:
                 raise AlreadyServed(
                     f"another coordinator already serves from {self.path}; stop it first"

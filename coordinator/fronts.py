@@ -1,11 +1,13 @@
-"""Several processes that serve one market on one machine: `fedpeer coordinator serve --fronts N`.
+"""Several processes that serve one market: `fedpeer coordinator serve --fronts N`, on one machine or on several.
 
-    this process    holds the folder's lock and the ports' numbers, starts the fronts, starts again which ends
+    this process    holds the right to serve from the folder, to serve the database from it, and the ports' numbers;
+                    starts the fronts, and again which ends
     N fronts        share the ports (SO_REUSEPORT), the database (PostgreSQL), the spool and the model files; one of
                     them leads, see `coordinator.server`
 
-The kernel gives a new connection to one of the fronts. A front keeps nothing that is not in the database or the
-spool: whose front has ended connects again, to another, and goes on there, in the middle of an upload too.
+The kernel gives a new connection to one of the fronts, and so does a balancer of TCP before machines that have the
+state folder mounted. A front keeps nothing that is not in the database or the folder: whose front has ended connects
+again, to another, and goes on there, in the middle of an upload too.
 """
 
 import asyncio
@@ -22,16 +24,21 @@ from typing import Any
 import structlog
 
 from coordinator.config import split_address
-from coordinator.errors import ServeError
+from coordinator.errors import AlreadyServed, ServeError
 from coordinator.folder import StateFolder, write_private
 from coordinator.server import allow_open_files, port_taken
+from coordinator.storage.lease import FolderLease, Lease
 from coordinator.storage.schema import migrate
 from fedpeer.audit.sql.database import Database
+from fedpeer.audit.sql.errors import LeaseTaken, StorageError
 
 log = structlog.get_logger()
 
 #: Seconds until a front that has ended is started again, doubled up to the second figure.
 _RETRY_SECONDS, _RETRY_LIMIT_SECONDS = 0.5, 30.0
+
+#: Seconds for which a lease that was ours is waited for: a server notices after 7 that a connection is dead.
+_LOST_SECONDS = 20.0
 
 #: Seconds beyond the time for draining that a front gets to end.
 _END_SECONDS = 10.0
@@ -52,15 +59,21 @@ async def serve_fronts(
         console: host:port of the web console beside the first of them; empty: none.
 
     Raises:
-        AlreadyServed: another process serves the folder.
+        AlreadyServed: a process that has no fronts serves the folder.
+        LeaseTaken: the database is served from another folder; also later, where that took it over while the database
+            could not be reached.
         ServeError: the market is on SQLite, which has one process; a port is taken; a front ends before it serves.
     """
     folder = StateFolder(path)
     config = folder.config()
     allow_open_files()
     with ExitStack() as held:
-        held.enter_context(folder.lock())
-        await asyncio.to_thread(_prepare, Database(folder.database_url(config)))
+        held.callback(_forget_addresses, folder)
+        held.enter_context(folder.lock(shared=True))
+        database = Database(folder.database_url(config))
+        lease = FolderLease(database.url, folder.mark)
+        held.callback(lease.release)
+        await asyncio.to_thread(_prepare, database, lease)
         addresses = {
             name: held.enter_context(_reserved(f"server.{name}", address))
             for name, address in (("market", config.server.market), ("public", config.server.public))
@@ -82,25 +95,30 @@ async def serve_fronts(
         loop.add_signal_handler(signal.SIGHUP, reread)
         stopped = asyncio.create_task(stop.wait())
         keeping = [asyncio.create_task(front.keep()) for front in fronts]
+        keeping.append(asyncio.create_task(_keep_lease(lease)))
         try:
             ready = asyncio.gather(*(front.serving for front in fronts))
             waits: list[asyncio.Future[Any]] = [ready, stopped, *keeping]
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            for each in keeping:
-                if each.done():
-                    each.result()  # it has ended before it served, and says why
             if ready.done():
                 write_private(folder.addresses, json.dumps(addresses).encode())
                 if announce is not None:
                     announce(addresses)
                 log.info("all fronts serve", fronts=count, **addresses)
-                await stopped
+                await asyncio.wait([stopped, *keeping], return_when=asyncio.FIRST_COMPLETED)
+            for each in keeping:
+                if each.done():
+                    each.result()  # it has ended before it served, or the lease has gone, and says why
         finally:
-            folder.addresses.unlink(missing_ok=True)
             for task in keeping:
                 task.cancel()
             await asyncio.gather(*keeping, return_exceptions=True)
             await asyncio.gather(*(front.end(config.server.drain_seconds) for front in fronts))
+
+
+def _forget_addresses(folder: StateFolder) -> None:
+    with suppress(AlreadyServed), folder.lock():  # no other machine serves
+        folder.addresses.unlink(missing_ok=True)
 
 
 class _Front:
@@ -155,8 +173,45 @@ class _Front:
                 await self._process.wait()
 
 
-def _prepare(database: Database) -> None:
-    """Brings the schema to this version, once for all fronts."""
+async def _keep_lease(lease: Lease) -> None:
+    """Takes the lease again where its connection breaks, until it is cancelled.
+
+    Raises:
+        LeaseTaken: somebody else has it.
+    """
+    loop = asyncio.get_running_loop()
+    while True:
+        descriptor, said = lease.descriptor, asyncio.Event()
+        assert descriptor is not None  # PostgreSQL's
+        loop.add_reader(descriptor, said.set)
+        try:
+            await said.wait()
+        finally:
+            loop.remove_reader(descriptor)
+        if not await asyncio.to_thread(lease.held):  # and not a notice of the server
+            log.warning("the connection of the lease on the folder's database broke; it is taken again")
+            await _taken_again(lease)
+
+
+async def _taken_again(lease: Lease) -> None:
+    retry = _RETRY_SECONDS
+    while True:
+        lease.release()
+        try:
+            await asyncio.to_thread(lease.take, _LOST_SECONDS)
+        except LeaseTaken:
+            raise
+        except StorageError as error:
+            log.warning("the database cannot be reached", why=str(error), seconds=retry)
+        else:
+            log.info("the lease is held again")
+            return
+        await asyncio.sleep(retry)
+        retry = min(2 * retry, _RETRY_LIMIT_SECONDS)
+
+
+def _prepare(database: Database, lease: Lease) -> None:
+    """Sees to it that no other folder serves the database, and brings its schema to this version, for all fronts."""
     try:
         if database.dialect != "postgresql":
             raise ServeError(
@@ -164,6 +219,7 @@ def _prepare(database: Database) -> None:
                 "set storage.database in coordinator.toml, or leave --fronts away"
             )
         database.check_present()
+        lease.take()
         migrate(database)
     finally:
         database.close()

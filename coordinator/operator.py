@@ -351,10 +351,13 @@ class Operator:
             MarketTaskError: the id is taken, or the task could not be scored.
             PayoutError: as `check_money`.
             LearningError: its data are not to be had.
+            ConfigError, BucketError: its models cannot be stored, or are another market's where they would be.
         """
         row = prepared.row
         make_scorer(row, prepared.data)
-        self._blobs().put(prepared.initial_model, row.terms.initial_model)
+        blobs = self._blobs()
+        blobs.claim(self._log.identity())
+        blobs.put(prepared.initial_model, row.terms.initial_model)
 
         def act(t: Transaction) -> None:
             _check_unused(t, row.id)

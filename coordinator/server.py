@@ -63,7 +63,7 @@ from coordinator.services.ledger_servicer import LedgerServicer
 from coordinator.services.market_servicer import MarketServicer
 from coordinator.spool import Spool, UploadKey
 from coordinator.storage.changes import Change, Kind
-from coordinator.storage.lease import Lease
+from coordinator.storage.lease import FolderLease, Lease
 from coordinator.storage.schema import migrate
 from coordinator.storage.tasks import TaskRow
 from coordinator.supervision import Duty, Supervisor
@@ -199,6 +199,8 @@ class Coordinator:
         self._clock = clock or SystemClock()
         self._database = Database(folder.database_url(self.config))
         self._lease = Lease(self._database.url)
+        #: Of fronts, the process that has started them holds it.
+        self._folder_lease = FolderLease(self._database.url)
         #: Set when the service must end by itself: it may no longer serve its database.
         self.halted = asyncio.Event()
         self._log = SignedLog(self._database, folder.signing_key(), folder.changed_signing_key)
@@ -266,9 +268,12 @@ class Coordinator:
         try:
             await asyncio.to_thread(self._database.check_present)
             if self._front is None:
+                if self._database.dialect == "postgresql":
+                    await asyncio.to_thread(self._folder_lease.take)
                 await asyncio.to_thread(self._lease.take)
                 await asyncio.to_thread(migrate, self._database)
             await asyncio.to_thread(self._work.blobs.prepare)
+            await asyncio.to_thread(self._claim_blobs)
             await self._bind()
             if self._front is None:
                 await self._lead()
@@ -295,7 +300,8 @@ class Coordinator:
 
     async def _lead(self) -> None:
         """Runs the tasks from here on; this process has the lease."""
-        self._guard_lease()
+        for lease in (self._lease, self._folder_lease):
+            self._guard_lease(lease)
         await self._transact.sign_head()
         await self._notices.forget_others()
         for live in self.market.tasks():
@@ -431,7 +437,7 @@ class Coordinator:
         await asyncio.to_thread(self._transact.stop)
         await asyncio.to_thread(self._tracing.close)
         self._database.close()
-        self._leave_lease()
+        self._leave_leases()
         self._exit.close()
         log.info("stopped")
 
@@ -533,9 +539,9 @@ class Coordinator:
                 if not done.done():
                     done.set_result(None)
 
-    def _guard_lease(self) -> None:
-        """Has the event loop tell when the connection that holds the lease breaks."""
-        if (descriptor := self._lease.descriptor) is None:
+    def _guard_lease(self, lease: Lease) -> None:
+        """Has the event loop tell when the connection that holds a lease breaks."""
+        if (descriptor := lease.descriptor) is None:
             return
         loop = asyncio.get_running_loop()
 
@@ -544,7 +550,7 @@ class Coordinator:
             self._supervisor.begin("lease", look)
 
         async def look(_duty: Duty) -> None:
-            if await asyncio.to_thread(self._lease.held):
+            if await asyncio.to_thread(lease.held):
                 loop.add_reader(descriptor, readable)  # a notice of the server
                 return
             log.error("the lease on the database is lost: its connection broke; the service ends")
@@ -553,10 +559,11 @@ class Coordinator:
 
         loop.add_reader(descriptor, readable)
 
-    def _leave_lease(self) -> None:
-        if (descriptor := self._lease.descriptor) is not None:
-            asyncio.get_running_loop().remove_reader(descriptor)
-        self._lease.release()
+    def _leave_leases(self) -> None:
+        for lease in (self._lease, self._folder_lease):
+            if (descriptor := lease.descriptor) is not None:
+                asyncio.get_running_loop().remove_reader(descriptor)
+            lease.release()
 
     async def _take_up(self, row: TaskRow) -> None:
         """Holds a task, and runs it where it has not ended."""
@@ -588,6 +595,9 @@ class Coordinator:
             duty.well()
             await self._clock.wait(asyncio.Event(), min(now + DAY, following))
 
+    def _claim_blobs(self) -> None:
+        self._work.blobs.claim(self._log.identity())
+
     async def _sweep_models(self) -> float:
         """Deletes them; returns when the next promise is due."""
         section, now = self.config.storage, self._clock.now()
@@ -595,6 +605,7 @@ class Coordinator:
             lambda t: t.market.referenced_models(retention_at(t.market, section, now))
         )
         keep |= self._work.workers.needed
+        await asyncio.to_thread(self._claim_blobs)
         freed = await asyncio.to_thread(self._work.blobs.retain, keep, time.time() - _UNCOMMITTED)
         log.info("model files swept", kept=len(keep), freed_bytes=freed)
         return await self._note_deletions()

@@ -35,10 +35,10 @@ def section(endpoint: str, **changes: object) -> S3Section:
     return S3Section(bucket=BUCKET, endpoint=endpoint, credentials="s3.key", **changes)  # type: ignore[arg-type]
 
 
-def write_key(folder: Path) -> None:
+def write_key(folder: Path, access_key: str = ACCESS_KEY, secret_key: str = SECRET_KEY) -> None:
     """The file s3.key in `folder`."""
     path = folder / "s3.key"
-    path.write_text(f"[default]\naws_access_key_id = {ACCESS_KEY}\naws_secret_access_key = {SECRET_KEY}\n")
+    path.write_text(f"[default]\naws_access_key_id = {access_key}\naws_secret_access_key = {secret_key}\n")
     path.chmod(0o600)
 
 

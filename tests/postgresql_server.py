@@ -23,21 +23,25 @@ class PostgresqlServer:
 
     Args:
         prefix: of its commands, by which they run as another user. Popen's own way forks, where threads of gRPC are.
+        listen: an address of TCP, where anybody is let in; empty: none.
     """
 
-    def __init__(self, programs: Path, folder: Path, prefix: list[str]) -> None:
-        self._programs, self._folder, self._prefix = programs, folder, prefix
+    def __init__(self, programs: Path, folder: Path, prefix: list[str], listen: str) -> None:
+        self._programs, self._folder, self._prefix, self._listen = programs, folder, prefix, listen
         self._process: subprocess.Popen[bytes] | None = None
         self.url = f"postgresql+psycopg://{_USER}@/postgres?host={folder}"
 
     def initialise(self) -> None:
         self._run("initdb", "-D", str(self._data), "-A", "trust", "-U", _USER).check_returncode()
+        if self._listen:
+            with (self._data / "pg_hba.conf").open("a") as file:
+                file.write(f"host all all {self._listen}/24 trust\n")
 
     def start(self) -> None:
         """Returns when it takes connections. What a killed one has left first has to end, so it is tried again."""
         give_up = time.monotonic() + PATIENCE
         command = [str(self._programs / "postgres"), "-D", str(self._data), "-k", str(self._folder)]
-        command = [*self._prefix, *command, "-c", "listen_addresses="]
+        command = [*self._prefix, *command, "-c", f"listen_addresses={self._listen}"]
         with (self._folder / "log").open("ab") as log:
             while True:
                 self._process = subprocess.Popen(command, cwd="/", stdout=log, stderr=log)
@@ -62,8 +66,8 @@ class PostgresqlServer:
 
 
 @contextmanager
-def postgresql_server() -> Iterator[PostgresqlServer]:
-    """One that serves; skips the test where its programs are not installed."""
+def postgresql_server(listen: str = "") -> Iterator[PostgresqlServer]:
+    """One that serves; skips the test where its programs are not installed. Argument as of `PostgresqlServer`."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin")) or [
         Path(path).parent for path in [shutil.which("initdb")] if path
     ]
@@ -75,7 +79,7 @@ def postgresql_server() -> Iterator[PostgresqlServer]:
     if os.getuid() == 0:
         shutil.chown(folder, "postgres")
         prefix = ["setpriv", "--reuid", "postgres", "--regid", "postgres", "--clear-groups"]
-    server = PostgresqlServer(found[-1], folder, prefix)
+    server = PostgresqlServer(found[-1], folder, prefix, listen)
     try:
         server.initialise()
         server.start()

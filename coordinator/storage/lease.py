@@ -5,6 +5,9 @@
     SQLite       a lock (flock, which SQLite itself does not use) on the database's own file, so that it holds under
                  every name that leads there; the kernel gives it up with the process.
 
+A second lock of the same kind says from which state folder a PostgreSQL database is served (`FolderLease`): uploads and
+model files of two folders lie apart, and fronts of both would serve one market.
+
 Commands on the command line need no lease: each is one transaction, and a task's version lets only one of two
 transactions move it on. The lease keeps two services from doing the same work, and from answering participants out
 of two memories.
@@ -14,8 +17,9 @@ import os
 import time
 from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 from pathlib import Path
+from uuid import uuid4
 
-from sqlalchemy import Connection, create_engine, text
+from sqlalchemy import Connection, TextClause, create_engine, text
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
@@ -26,11 +30,22 @@ from fedpeer.audit.sql.errors import DatabaseUnreachable, LeaseTaken, StorageErr
 #: First half of the advisory lock's key, ours alone; the second is the hash of the schema that the ledger's tables are
 #: in, or will be made in, so that two markets can share one database, and two search paths that lead to one market
 #: meet in one lock.
-_LOCK_CLASS = 731_372_654
-_LOCK = text(
-    "SELECT pg_try_advisory_lock(:class, hashtext(coalesce("
-    "(SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
-    "WHERE c.oid = to_regclass('ledger_log')), current_schema(), '')))"
+_LOCK_CLASS, _FOLDER_CLASS = 731_372_654, 731_372_655
+_SCHEMA = (
+    "hashtext(coalesce((SELECT n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+    "WHERE c.oid = to_regclass('ledger_log')), current_schema(), ''))"
+)
+_LOCK = text(f"SELECT pg_try_advisory_lock(:class, {_SCHEMA})")
+_UNLOCK = text(f"SELECT pg_advisory_unlock(:class, {_SCHEMA})")
+_SHARE = text(f"SELECT pg_try_advisory_lock_shared(:class, {_SCHEMA})")
+_UNSHARE = text(f"SELECT pg_advisory_unlock_shared(:class, {_SCHEMA})")
+
+#: The names of others' connections that hold the lock.
+_HOLDERS = text(
+    "SELECT DISTINCT application_name FROM pg_locks JOIN pg_stat_activity USING (pid) "
+    "WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) "
+    f"AND classid::bigint = :class AND objid::bigint = ({_SCHEMA}::bigint & 4294967295) AND objsubid = 2 AND granted "
+    "AND pid != pg_backend_pid()"
 )
 
 #: Seconds for which a lease is waited for: the server notices the end of a killed process within milliseconds.
@@ -39,12 +54,18 @@ WAIT_SECONDS = 5.0
 #: Seconds between two attempts.
 _PAUSE_SECONDS = 0.1
 
-#: A peer whose machine is gone is given up after 10 + 3 * 5 s, on both ends; the default is two hours.
-KEEPALIVES = {"keepalives_idle": "10", "keepalives_interval": "5", "keepalives_count": "3"}
+#: A peer whose machine is gone is given up after 3 + 2 * 2 s, on both ends; the default is two hours. So another leads
+#: within ten seconds, a stand-by asking once a second.
+KEEPALIVES = {"keepalives_idle": "3", "keepalives_interval": "2", "keepalives_count": "2"}
 
 
 class Lease:
     """One process's lease on the database at `url`."""
+
+    _class = _LOCK_CLASS
+
+    #: From where another has it, for an error.
+    _where = ""
 
     def __init__(self, url: URL) -> None:
         self._url = url
@@ -64,7 +85,7 @@ class Lease:
             if time.monotonic() >= give_up:
                 self.release()
                 raise LeaseTaken(
-                    f"another coordinator already serves the database {shown(self._url)}; "
+                    f"another coordinator already serves the database {shown(self._url)}{self._where}; "
                     "stop it first, or name another database in coordinator.toml"
                 )
             time.sleep(_PAUSE_SECONDS)
@@ -142,7 +163,15 @@ class Lease:
                 for name, value in KEEPALIVES.items():
                     self._set(f"tcp_{name}", value)
                 self._set("idle_session_timeout", "0")  # an idle session is what a lease is
-            return bool(self._connection.execute(_LOCK, {"class": _LOCK_CLASS}).scalar_one())
+            return self._lock()
+
+    def _lock(self) -> bool:
+        """Of PostgreSQL."""
+        return self._asked(_LOCK)
+
+    def _asked(self, question: TextClause) -> bool:
+        assert self._connection is not None
+        return bool(self._connection.execute(question, {"class": self._class}).scalar_one())
 
     def _set(self, name: str, value: str) -> None:
         """Sets a parameter of the session where this version of the server has it."""
@@ -151,6 +180,47 @@ class Lease:
             text("SELECT set_config(name, :value, false) FROM pg_settings WHERE name = :name"),
             {"name": name, "value": value},
         )
+
+
+class FolderLease(Lease):
+    """The right to serve a PostgreSQL database from a state folder.
+
+    Who begins writes a new mark into the folder and names the lease's connection after it; who joins must find in its
+    folder what the others' connections are named after. So machines that have the same folder mounted serve together,
+    and a copy of the folder does not.
+
+    Args:
+        mark: the file of the mark; None: nobody may join.
+    """
+
+    _class = _FOLDER_CLASS
+    _where = ", alone or from another folder"
+
+    def __init__(self, url: URL, mark: Path | None = None) -> None:
+        super().__init__(url)
+        self._mark = mark
+
+    def _lock(self) -> bool:
+        if self._mark is None:
+            return super()._lock()
+        if super()._lock():
+            self._mark.write_text(uuid4().hex)
+            self._name()
+            return self._asked(_SHARE) and self._asked(_UNLOCK)
+        if not self._asked(_SHARE):
+            return False
+        self._name()
+        assert self._connection is not None
+        own = self._connection.execute(text("SELECT current_setting('application_name')")).scalar_one()
+        if set(self._connection.execute(_HOLDERS, {"class": self._class}).scalars()) <= {own}:
+            return True
+        self._asked(_UNSHARE)
+        return False
+
+    def _name(self) -> None:
+        assert self._mark is not None
+        mark = self._mark.read_text() if self._mark.exists() else ""
+        self._set("application_name", f"fedpeer folder {mark}")
 
 
 def served(url: URL) -> bool:

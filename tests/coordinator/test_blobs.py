@@ -2,19 +2,25 @@
 
 import hashlib
 import os
+import re
+import ssl
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+import trustme
 
 from coordinator.blobs import BlobStore, open_blobs
 from coordinator.bucket import PART_BYTES, Bucket, read_credentials
 from coordinator.config import S3Section
 from coordinator.errors import BucketError, ConfigError
 from tests.object_stores import (
+    ACCESS_KEY,
     SECRET_KEY,
     STORES,
     faulty_store,
@@ -186,15 +192,122 @@ def test_a_byte_that_changes_on_the_line_is_not_taken(server: str, tmp_path: Pat
     assert not Place(tmp_path, server).store("other").intact(hashlib.sha256(content).digest())
 
 
-def test_a_store_that_is_away_and_a_wrong_key_are_said_without_a_secret(server: str, tmp_path: Path) -> None:
+def test_a_store_that_is_away_is_said_and_a_disk_would_be_taken_for_no_other_error(
+    server: str, tmp_path: Path
+) -> None:
     write_key(tmp_path)
     with (
         faulty_store(server, lambda method, path: "reset") as line,
-        pytest.raises(BucketError, match=r"^s3://models cannot be used just now: .*check \[s3\]") as caught,
+        pytest.raises(
+            BucketError, match=r"cannot be used just now: Connection reset by peer.*; check s3\.endpoint, and"
+        ) as caught,
     ):
         Place(tmp_path, line.url).store()
     assert SECRET_KEY not in str(caught.value)
     assert isinstance(caught.value, OSError)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("http://127.0.0.1:1", "Connection refused; check s3.endpoint, and that the store runs"),
+        ("http://there.invalid", "Name or service not known; check s3.endpoint"),
+        ("https://STORE", "no TLS is spoken there; expected http://; check s3.endpoint"),
+        (
+            "https://TLS",
+            "its certificate is of an authority that this machine does not trust; check s3.endpoint",
+        ),
+    ],
+)
+def test_an_endpoint_that_is_another_is_said(server: str, url: str, said: str, tmp_path: Path) -> None:
+    write_key(tmp_path)
+    with web_server(trustme.CA().issue_cert("127.0.0.1")) as other:
+        url = url.replace("STORE", server.removeprefix("http://")).replace("TLS", other)
+        with pytest.raises(BucketError, match=f"cannot be used just now: .*{re.escape(said)}"):
+            Place(tmp_path, url).store()
+
+
+@contextmanager
+def web_server(certificate: trustme.LeafCert | None = None) -> Iterator[str]:
+    """host:port of a server that says the same to whatever is asked."""
+
+    class Page(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("content-length", "13")
+            self.send_header("last-modified", "Mon, 30 Nov 2026 08:00:00 GMT")
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(b"<html></html>")
+
+        do_HEAD = do_PUT = do_GET  # noqa: N815 - as http.server names them
+
+        def log_message(self, *said: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Page)
+    server.daemon_threads = True
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        certificate.configure_cert(context)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def test_a_web_server_is_no_store(tmp_path: Path) -> None:
+    write_key(tmp_path)
+    with (
+        web_server() as other,
+        pytest.raises(BucketError, match=r"check that s3\.endpoint is an object store's"),
+    ):
+        Place(tmp_path, f"http://{other}").store().claim("market")
+
+
+def test_a_wrong_key_is_said_without_a_secret(tmp_path: Path) -> None:
+    with object_store("rclone", tmp_path / "store") as url:
+        wrong = "wrong-secret-that-is-nowhere-shown"
+        for key, secret, code in (
+            (ACCESS_KEY, wrong, "SignatureDoesNotMatch"),
+            ("AKIDOTHER000", SECRET_KEY, "InvalidAccessKeyId"),
+        ):
+            write_key(tmp_path, key, secret)
+            blobs = open_blobs(tmp_path / "models", section(url), tmp_path)
+            for attempt in (blobs.prepare, lambda blobs=blobs: blobs.put(CONTENT, DIGEST)):
+                with pytest.raises(BucketError, match="the store answers 403 Forbidden") as caught:
+                    attempt()
+                assert "; check the keys (s3.credentials, or AWS_ACCESS_KEY_ID" in str(caught.value)
+                assert not {wrong, SECRET_KEY} & set(re.split(r"\W", str(caught.value)))
+                assert wrong not in str(caught.value) + repr(caught.value.__cause__)
+            with pytest.raises(BucketError, match=code):
+                blobs.prepare()
+
+
+def test_a_bucket_below_a_prefix_is_one_markets(server: str, tmp_path: Path) -> None:
+    write_key(tmp_path)
+
+    def blobs(prefix: str) -> BlobStore:
+        return open_blobs(tmp_path / "models", section(server, prefix=prefix), tmp_path)
+
+    for prefix, market in (("all/a", "a"), ("all/a/b", "b"), ("all", "c"), ("all/a", "a")):
+        blobs(prefix).claim(f"market-{market}+key")
+    for prefix in ("all/a", "all/a/b", "all"):
+        with pytest.raises(
+            ConfigError, match=r"has the model files of another market, .* give this market a prefix"
+        ):
+            blobs(prefix).claim("market-d+key")
+    # What each keeps, the others' housekeeping leaves.
+    blobs("all/a").put(CONTENT, DIGEST)
+    for prefix in ("all/a/b", "all"):
+        assert blobs(prefix).retain([], time.time() + 3600) == 0
+    assert blobs("all/a").holds(DIGEST)
+    assert blobs("all/a").retain([], time.time() + 3600) == len(CONTENT)
+    with pytest.raises(ConfigError):  # of which housekeeping takes nothing away
+        blobs("all/a").claim("market-d+key")
 
 
 def test_a_bucket_that_is_not_there_is_said_before_anything_is_stored(server: str, tmp_path: Path) -> None:
@@ -206,7 +319,9 @@ def test_a_bucket_that_is_not_there_is_said_before_anything_is_stored(server: st
         lambda: blobs.put(CONTENT, DIGEST),
         lambda: blobs.retain([], time.time()),
     ):
-        with pytest.raises(BucketError, match=r"^s3://missing cannot be used just now: .*check \[s3\]"):
+        with pytest.raises(
+            BucketError, match=r"^s3://missing at .* cannot be used just now: .* make the bucket"
+        ):
             attempt()
 
 

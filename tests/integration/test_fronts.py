@@ -4,6 +4,7 @@ import asyncio
 import json
 import math
 import os
+import shutil
 import signal
 import sys
 import time
@@ -11,6 +12,7 @@ from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +24,14 @@ from sqlalchemy import text
 from coordinator.control_socket import progress, round_progress
 from coordinator.errors import ServeError
 from coordinator.folder import StateFolder
-from coordinator.fronts import serve_fronts
+from coordinator.fronts import _keep_lease, _taken_again, serve_fronts
 from coordinator.operator import Operator
 from coordinator.server import Coordinator, Front
+from coordinator.storage.lease import _FOLDER_CLASS, FolderLease, Lease
 from coordinator.storage.schema import migrate
 from coordinator.storage.store import MarketStore
 from fedpeer.audit.sql.database import Database
+from fedpeer.audit.sql.errors import LeaseTaken
 from fedpeer.protocol.errors import Code
 from fedpeer.protocol.model_file import encode_model
 from fedpeer.v1 import market_pb2
@@ -45,6 +49,7 @@ from tests.integration.market import (
     open_task,
     refused,
     revoke,
+    running,
     signed,
     task_config,
     verified,
@@ -379,6 +384,57 @@ async def test_fronts_need_postgresql_and_free_ports(tmp_path: Path) -> None:
             await serve_fronts(folder.path, 2)
         taken.close()
         await taken.wait_closed()
+
+
+def holders(schema: Database) -> list[int]:
+    """Processes of the server whose clients hold the right to serve from a folder."""
+    with schema.read() as connection:
+        return list(
+            connection.execute(
+                text(
+                    "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND classid = :class AND "
+                    "objid = (hashtext(current_schema())::bigint & 4294967295)::oid"
+                ),
+                {"class": _FOLDER_CLASS},
+            ).scalars()
+        )
+
+
+async def test_a_database_is_served_from_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Uploads and model files of two folders would lie apart."""
+    with scratch_url("postgresql", tmp_path) as database:
+        first = make_folder(tmp_path / "first", STORED.format(absence=60, database=database))
+        schema = Database(database)
+        migrate(schema)
+        second = StateFolder(tmp_path / "second")
+        shutil.copytree(first.path, second.path)
+        monkeypatch.setattr(Lease.take, "__defaults__", (0.0,))
+        async with running(first):
+            with pytest.raises(LeaseTaken, match="another coordinator already serves the database"):
+                await serve_fronts(second.path, 1)
+        # As it stands while the first one's fronts serve and none of them leads.
+        lease = FolderLease(schema.url, first.mark)
+        lease.take()
+        for serve in (Coordinator(second).start, partial(serve_fronts, second.path, 1)):
+            with pytest.raises(LeaseTaken):
+                await serve()
+        keeping = asyncio.create_task(_keep_lease(lease))
+        await asyncio.sleep(0)
+        [broken] = set(holders(schema))
+        with schema.begin() as connection:
+            connection.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": broken})
+        await until(lambda: keeping.done() or not {broken, *holders(schema)} <= {broken})
+        assert lease.held()
+        keeping.cancel()
+        lease.release()
+        # Taken by another meanwhile: this one ends.
+        other = FolderLease(schema.url, second.mark)
+        other.take()
+        monkeypatch.setattr("coordinator.fronts._LOST_SECONDS", 0.0)
+        with pytest.raises(LeaseTaken):
+            await _taken_again(lease)
+        other.release()
+        schema.close()
 
 
 async def test_fronts_end_with_the_process_that_started_them(tmp_path: Path) -> None:

@@ -3,14 +3,16 @@
 import json
 import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from coordinator.errors import ConfigError
 from coordinator.folder import StateFolder
 from coordinator.operator import Operator
+from coordinator.server import Coordinator
 from fedpeer.audit.sources import open_source
 from tests.integration.market import (
     CONFIG,
@@ -89,3 +91,29 @@ async def test_a_task_ends_with_every_model_stored_once_across_a_new_machine(
     assert {name.parts[:2] for name in found} == {("market", "a")}
     said = capfd.readouterr()
     assert SECRET_KEY not in caplog.text + said.out + said.err
+
+
+async def test_a_second_market_in_the_same_place_is_refused_before_it_stores_or_deletes(
+    store: str, tmp_path: Path
+) -> None:
+    section = f'[s3]\nbucket = "{BUCKET}"\nendpoint = "{store}"\ncredentials = "s3.key"\n'
+    first, second = (make_folder(tmp_path / name, CONFIG + section) for name in ("first", "second"))
+    for folder in (first, second):
+        write_key(folder.path)
+    open_task(first, task_config(tmp_path, schedule={"rounds": 1}))
+    stored = names_in(store, first.path)
+    with pytest.raises(ConfigError, match="has the model files of another market"):
+        open_task(second, task_config(tmp_path))
+    service = Coordinator(second)
+    with pytest.raises(ConfigError, match="has the model files of another market"):
+        await service.start()
+    assert names_in(store, first.path) == stored
+    # Its own, after its log has another key, or on a machine without copies.
+    with closing(Operator(first)) as operator:
+        operator.change_log_key()
+    shutil.rmtree(first.models)
+    async with running(first) as service:
+        members = await delivered(service, NAMES)
+        await members[0].until("CLOSED")
+        await close(members)
+    verified(first)

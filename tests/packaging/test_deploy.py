@@ -3,21 +3,27 @@
 No engine is needed. Where helm, kubectl or systemd-analyze is not there, what only it can say is skipped.
 """
 
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import kubernetes_validate
 import pytest
+import typer.main
 import yaml
 from compose_spec import PyCompose
 
 from coordinator.config import WORKER_FILE, WorkerConfig, read_config
 from coordinator.folder import StateFolder
 from coordinator.metrics import Metrics
+from fedpeer.__main__ import application
 
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
@@ -71,8 +77,12 @@ def test_the_manifests_fit_kubernetes_and_its_adapter_finds_our_metric() -> None
     assert kinds >= {"NetworkPolicy", "PodDisruptionBudget", "HorizontalPodAutoscaler", "StatefulSet"}
     [scaler] = [each for each in base if each["kind"] == "HorizontalPodAutoscaler"]
     [metric] = scaler["spec"]["metrics"]
+    assert metric["external"]["metric"]["name"] == "fedpeer_worker_calls"
     exist = {family.name for family in Metrics().registry.collect()}
-    assert metric["external"]["metric"]["name"] in exist
+    templates = (DEPLOY / "helm/fedpeer/templates").glob("*.yaml")
+    named = {name for path in templates for name in re.findall(r"metric: {name: (\w+)}", path.read_text())}
+    assert named == {"fedpeer_worker_calls", "fedpeer_uploads", "fedpeer_watchers"}
+    assert named <= exist
     # Workers, which may run somebody's own code, have no word of the database.
     [workers] = [
         each for each in base if (each["kind"], each["metadata"]["name"]) == ("Deployment", "worker")
@@ -95,6 +105,19 @@ def test_kustomize_base_is_what_the_chart_renders() -> None:
         "storageClass=fast",
     )
     checked(documents(said(tool("helm"), "template", "fedpeer", str(DEPLOY / "helm/fedpeer"), *other)))
+    several = ("--set", "fronts.max=4", "--set", "accessMode=ReadWriteMany")
+    found = documents(said(tool("helm"), "template", "fedpeer", str(DEPLOY / "helm/fedpeer"), *several))
+    checked(found)
+    scaled = [each for each in found if each["kind"] == "HorizontalPodAutoscaler"]
+    assert {each["metadata"]["name"] for each in scaled} == {"coordinator", "worker"}
+    [serves] = [each for each in found if each["kind"] == "StatefulSet"]
+    assert "replicas" not in serves["spec"]
+    assert serves["spec"]["template"]["spec"]["containers"][0]["args"] == [
+        "coordinator",
+        "serve",
+        "--fronts",
+        "1",
+    ]
 
 
 def test_kustomize_puts_a_whole_market_together() -> None:
@@ -180,3 +203,58 @@ def test_systemd_takes_the_units(unit: str, tmp_path: Path) -> None:
     complaints = [line for line in done.stderr.splitlines() if unit in line]
     assert complaints == []
     assert done.returncode == 0, done.stderr
+
+
+def commands() -> Iterator[tuple[str, list[str]]]:
+    """Where a command of ours stands in deploy/ or the Dockerfile, and its words; scripts are run above."""
+    for name, service in yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"].items():
+        if "entrypoint" not in service:
+            yield f"compose.yaml: {name}", service["command"]
+    for each in documents((DEPLOY / "kustomize/base/fedpeer.yaml").read_text()):
+        where = f"{each['kind']} {each['metadata']['name']}"
+        pod = each.get("spec", {}).get("template", {}).get("spec", {})
+        for container in pod.get("containers", ()):
+            yield f"{where}: {container['name']}", container["args"]
+            for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+                if "exec" in container.get(probe, {}):
+                    asked = container[probe]["exec"]["command"]
+                    assert asked[0] == "fedpeer"
+                    yield f"{where}: {container['name']} {probe}", asked[1:]
+    for unit in (DEPLOY / "systemd").glob("*.service"):
+        [start] = re.findall(r"(?m)^ExecStart=/opt/fedpeer/bin/fedpeer (.+)$", unit.read_text())
+        yield unit.name, start.split()
+    [check] = re.findall(r"(?m)^HEALTHCHECK .* CMD (.+)$", (ROOT / "Dockerfile").read_text())
+    yield "Dockerfile", json.loads(check)[1:]
+
+
+@pytest.mark.parametrize(("where", "words"), [pytest.param(*each, id=each[0]) for each in commands()])
+def test_a_command_is_one_of_ours(where: str, words: list[str]) -> None:
+    command: Any = typer.main.get_command(application(words[0]))
+    rest = list(words)
+    while rest and rest[0] in getattr(command, "commands", ()):
+        command = command.commands[rest.pop(0)]
+    command.make_context(where, rest)  # which refuses what it does not take
+
+
+def test_the_image_has_what_its_dockerfile_copies() -> None:
+    left_in = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    copied = {
+        source
+        for line in re.findall(r"(?m)^COPY (?!--from)(.+)$", (ROOT / "Dockerfile").read_text())
+        for source in line.split()[:-1]
+    }
+    assert copied == left_in
+    assert all((ROOT / source).exists() for source in copied)
+    # What is installed from them, by pyproject.toml.
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    tools = project["tool"]["setuptools"]
+    modules = {f"{name}.py" for name in tools["py-modules"]}
+    packages = {name.rstrip("*") for name in tools["packages"]["find"]["include"]}
+    assert copied == modules | packages | {"pyproject.toml", project["project"]["readme"]}
+
+
+def test_only_who_serves_has_the_databases_password() -> None:
+    services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
+    for name in ("worker", "scheduler", "object-store"):
+        service = services[name]
+        assert not service.get("env_file") or service["environment"]["PGPASSWORD"] == "", name

@@ -347,6 +347,11 @@ class SignedLog:
             store.save_checkpoint(size, note)
         return note
 
+    def identity(self) -> str:
+        """The log's first key: what tells this log from all others, whatever key it has by now."""
+        with self._database.read() as connection:
+            return SqlLedgerStore(connection).first_key() or str(self.verification_key)
+
     def change_key(self, key: SigningKey) -> int:
         """Announces a new signing key in the log, hands over to it, and returns the announcement's index.
 
