@@ -25,7 +25,6 @@ from fedpeer.extensions import extension_names
 from fedpeer.learning.errors import LearningError
 from fedpeer.learning.labels import class_count
 from fedpeer.learning.learner_data import LearnerData
-from fedpeer.learning.strata import beside_of
 from fedpeer.protocol.model_file import (
     ModelCheck,
     ModelFileError,
@@ -127,7 +126,7 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
     root = task_root(config.id, config.seed)
     given = None
     if config.data is not None:
-        given = load_learner_data(config.data, config.folder, beside_of(config.strata))
+        given = load_learner_data(config.data, config.folder, config.strata)
     workload = workload_of(recipe, config.folder)
     _check_privacy(recipe, workload)
     _check_followed(recipe, workload)
