@@ -36,7 +36,7 @@ from fedpeer.protocol.limits import (
     MAX_STREAMS_PER_IDENTITY,
 )
 from fedpeer.text_files import TextFileError, parse_toml, read_toml
-from fedpeer.violations import Section, violations
+from fedpeer.violations import Section, shaped, violations
 from mechanism.audit import Audit
 from mechanism.degree import rational
 from mechanism.errors import FieldError
@@ -134,6 +134,9 @@ def _json_values(options: dict[str, Any]) -> dict[str, Any]:
 #: Keyword arguments of a factory.
 Options = Annotated[dict[str, Any], AfterValidator(_json_values)]
 
+#: A part of a path in a bucket.
+_PART = "[A-Za-z0-9._-]+"
+
 
 class ServerSection(Section):
     """Addresses as host:port; port 0 takes a free one.
@@ -189,9 +192,15 @@ class S3Section(Section):
         cache_bytes: copies in the state folder are about so many; those used within the hour stay.
     """
 
-    bucket: str = Field("", pattern=r"^[a-z0-9.-]*$")
-    prefix: str = Field("", pattern=r"^([A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*)?$")
-    endpoint: str = Field("", pattern=r"^(https?://[^/@\s]+)?$")
+    bucket: Annotated[
+        str, shaped(r"[a-z0-9.-]*", "a bucket's name: small letters, digits, dots and hyphens")
+    ] = ""
+    prefix: Annotated[
+        str, shaped(rf"({_PART}(/{_PART})*)?", "parts of letters, digits, ., _ and -, with / between")
+    ] = ""
+    endpoint: Annotated[
+        str, shaped(r"(https?://[^/@\s]+)?", "https://HOST or https://HOST:PORT, with no path")
+    ] = ""
     region: str = "us-east-1"
     credentials: str = ""
     cache_bytes: float = Field(20 << 30, gt=0)
@@ -237,8 +246,10 @@ def split_address(key: str, address: str, example: str = "0.0.0.0:7443") -> tupl
     return host.strip("[]"), int(port)
 
 
-#: Of torch: what models are trained on together; empty: one after another.
-_DEVICE = r"^(|cpu|cuda(:[0-9]{1,2})?)$"
+#: A device of torch, on which models are trained together; empty: one after another on the CPU.
+Device = Annotated[str, shaped(r"(cpu|cuda(:[0-9]{1,2})?)?", '"cuda", "cuda:1", "cpu", or nothing')]
+
+_SCHEDULER = r"dask://[^/@\s]+:[0-9]{1,5}"
 
 
 class WorkersSection(Section):
@@ -250,9 +261,11 @@ class WorkersSection(Section):
         device: of torch, on which shadows train together: "cuda", "cuda:1", "cpu"; empty: one after another on the CPU.
     """
 
-    executor: str = Field("local", pattern=r"^(local|dask://[^/@\s]+:[0-9]{1,5})$")
+    executor: Annotated[
+        str, shaped(rf"local|{_SCHEDULER}", '"local", or "dask://HOST:PORT" of a scheduler')
+    ] = "local"
     wait_seconds: float = Field(300, gt=0)
-    device: str = Field("", pattern=_DEVICE)
+    device: Device = ""
 
     @field_validator("executor")
     @classmethod
@@ -390,7 +403,9 @@ class ServiceConfig(Section):
     """
 
     # What a signed note takes as a key's name, and an X.509 common name as well.
-    name: str = Field(max_length=48, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$")
+    name: Annotated[
+        str, shaped(r"[A-Za-z0-9][A-Za-z0-9._/-]*", "letters, digits, ., _, - and /, a letter or digit first")
+    ] = Field(max_length=48)
     server: ServerSection = ServerSection()
     storage: StorageSection = StorageSection()
     s3: S3Section = S3Section()
@@ -399,9 +414,10 @@ class ServiceConfig(Section):
     payouts: PayoutsSection = PayoutsSection()
     mail: MailSection = MailSection()
     oidc: OidcSection = OidcSection()
-    notices: dict[Annotated[str, Field(max_length=64, pattern=r"^[A-Za-z0-9_-]+$")], ReceiverSection] = Field(
-        default_factory=dict
-    )
+    notices: dict[
+        Annotated[str, Field(max_length=64), shaped(r"[A-Za-z0-9_-]+", "a name of letters, digits, _ or -")],
+        ReceiverSection,
+    ] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _mail_leaves(self) -> "ServiceConfig":
@@ -426,9 +442,9 @@ class WorkerConfig(Section):
         device: as the coordinator's `workers.device`.
     """
 
-    scheduler: str = Field(pattern=r"^dask://[^/@\s]+:[0-9]{1,5}$")
+    scheduler: Annotated[str, shaped(_SCHEDULER, '"dask://HOST:PORT"')]
     models: str = ""
-    device: str = Field("", pattern=_DEVICE)
+    device: Device = ""
     s3: S3Section = S3Section()
 
     @field_validator("scheduler")
