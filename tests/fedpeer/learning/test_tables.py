@@ -289,3 +289,50 @@ def test_images_that_do_not_agree_are_refused(tmp_path: Path) -> None:
     (tmp_path / "dog" / "b.png").write_bytes(b"no image")
     with pytest.raises(DataError, match=r"b.png cannot be read as an image"):
         read_images(tmp_path, ("cat", "dog"))
+
+
+def test_hidden_folders_and_files_are_no_classes_and_no_images(tmp_path: Path) -> None:
+    for name in ("cat/a.png", "dog/b.png", ".thumbnails/a.png", "cat/.thumbnails/sub/a.png"):
+        image(tmp_path / name)
+    (tmp_path / "dog" / "._b.png").write_bytes(b"a Mac's, of b.png")
+    assert class_folders(tmp_path) == ("cat", "dog")
+    assert read_images(tmp_path, ("cat", "dog")).targets.tolist() == [0, 1]
+    hidden = tmp_path / ".data"  # which the task file names all the same
+    image(hidden / "cat" / "a.png")
+    image(hidden / "dog" / "a.png")
+    assert read_images(hidden, class_folders(hidden)).targets.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png", "tif", "webp"])
+def test_an_image_is_turned_as_its_exif_says(suffix: str, tmp_path: Path) -> None:
+    upright = np.zeros((16, 8), np.uint8)
+    upright[:8] = 255
+    told = Image.Exif()
+    told[0x0112] = 6  # it is shown turned by 90 degrees clockwise
+    lying = Image.fromarray(np.rot90(upright).copy())
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        lying.save(tmp_path / name / f"a.{suffix}", exif=told)
+    found = np.asarray(read_images(tmp_path, ("cat", "dog")).inputs)
+    assert found.shape[2:] == (16, 8)
+    assert np.abs(found[0, 0] - upright / 255).max() < 0.1
+
+
+@pytest.mark.parametrize("suffix", ["tif", "png", "webp"])
+def test_an_image_of_several_pages_is_refused(suffix: str, tmp_path: Path) -> None:
+    image(tmp_path / "dog" / "b.png")
+    (tmp_path / "cat").mkdir()
+    pages = [Image.new("L", (4, 3), value) for value in (0, 255)]
+    pages[0].save(tmp_path / "cat" / f"a.{suffix}", save_all=True, append_images=pages[1:])
+    with pytest.raises(DataError, match=rf"a\.{suffix} .* it has 2 pages; expected one: write each"):
+        read_images(tmp_path, ("cat", "dog"))
+
+
+def test_of_a_camera_s_jpeg_with_previews_the_picture_is_read(tmp_path: Path) -> None:
+    picture, preview = (Image.new("RGB", (8, 8), value) for value in ((255, 0, 0), (0, 0, 255)))
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        with (tmp_path / name / "a.jpg").open("wb") as file:
+            picture.save(file, format="MPO", save_all=True, append_images=[preview])
+    found = np.asarray(read_images(tmp_path, ("cat", "dog")).inputs)
+    assert found[0, :, 0, 0] == pytest.approx([1, 0, 0], abs=0.05)
