@@ -6,6 +6,8 @@ something else, and says where there is none.
 """
 
 import hashlib
+import os
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -13,16 +15,18 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import tomlkit
-from tomlkit.items import Item
+from tomlkit.items import Item, Table
 
-from coordinator.config import CalibrationSection, TaskConfig
+from coordinator.config import CalibrationSection, TaskConfig, parse_config
 from coordinator.errors import MarketTaskError
 from coordinator.learner_data import commit_validation
 from coordinator.opening import PreparedTask
 from coordinator.scoring import evidence_task
 from coordinator.shadow_workers import LocalWorkers
+from coordinator.staging import staged, sync, writing
 from coordinator.workload import end, folder_of, workload_of
 from fedpeer.protocol.model_file import open_model
+from fedpeer.text_files import TextFileError, read_text
 from mechanism.canonical import canonical_bytes
 
 if TYPE_CHECKING:  # evidence imports torch, which most commands do without
@@ -164,13 +168,62 @@ def written(text: str, numbers: dict[str, Any], calibration: CalibrationSection)
                 table.add(section, tomlkit.table())
             table = table[section]
         table[key] = _item(value)  # a new one stands before the first table
-    made = tomlkit.table()
-    made.comment("by `fedpeer calibrate`; open refuses it for another model, recipe or D_c")
-    for key, value in calibration.model_dump(exclude_none=True).items():
-        made.add(key, _item(value))
-    document.pop("calibration", None)
-    document.add("calibration", made)
-    return tomlkit.dumps(document)
+    made = document.get("calibration")
+    values = calibration.model_dump(exclude_none=True)
+    if not isinstance(made, Table):  # else it stays where it is, with the comments around it
+        document.pop("calibration", None)
+        made = tomlkit.table()
+        made.comment("by `fedpeer calibrate`; open refuses it for another model, recipe or D_c")
+        document.add("calibration", made)
+        made = document["calibration"]
+    for key in made.keys() - values.keys():
+        made.remove(key)
+    for key, value in values.items():
+        made[key] = _item(value)
+    new = tomlkit.dumps(document)
+    if (lines := text.count("\n")) and text.count("\r\n") == lines:
+        new = new.replace("\r\n", "\n").replace("\n", "\r\n")
+    return new
+
+
+def check_replaceable(file: Path) -> None:
+    """Raises MarketTaskError where `replace_file` would fail: before models are trained, which takes its time."""
+    target = file.resolve()  # of a link, what it leads to
+    for path in (target, target.parent):
+        if not os.access(path, os.W_OK):
+            raise MarketTaskError(
+                f"{path} cannot be written; give --dry-run, or a file that can be, in such a folder"
+            )
+
+
+def replace_file(file: Path, before: str, numbers: dict[str, Any], calibration: CalibrationSection) -> None:
+    """Puts what is `written` in the place of a task file, at once, with its permissions and, where allowed, its owner.
+
+    Args:
+        before: its text, of which the numbers are.
+
+    Raises:
+        MarketTaskError: it holds another text by now.
+        CoordinatorError: the disk refuses it, or it would be no task file. The file is as it was in either case.
+    """
+    target = file.resolve()
+    text = written(before, numbers, calibration)
+    parse_config(text, TaskConfig, file)
+    with staged(target) as folder, writing(file, "; it is as it was"):
+        (fresh := folder / target.name).write_bytes(text.encode())
+        try:
+            now: str | None = read_text(target)
+        except TextFileError:
+            now = None
+        if now != before:
+            raise MarketTaskError(f"{file} was changed meanwhile, and stays as it is now; calibrate it again")
+        stat = target.stat()
+        with suppress(PermissionError):
+            os.chown(fresh, stat.st_uid, stat.st_gid)
+        fresh.chmod(stat.st_mode & 0o777)
+        sync(fresh)
+        fresh.replace(target)
+        sync(target.parent)
 
 
 def _item(value: Any) -> Item:
