@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import tomlkit
 from tomlkit.items import Item, Table
 
-from coordinator.config import CalibrationSection, TaskConfig, parse_config
+from coordinator.config import CalibrationSection, TaskConfig
 from coordinator.errors import MarketTaskError
 from coordinator.learner_data import commit_validation
 from coordinator.opening import PreparedTask
@@ -126,6 +126,10 @@ def with_placeholders(document: dict[str, Any]) -> dict[str, Any]:
             'the task file has Q = "best" or a [plan], and a calibration proposes Q itself; remove both'
         )
     rest = {key: value for key, value in document.items() if key not in ("budget_micro", "calibration")}
+    if isinstance(rule := rest.get("rule"), dict):
+        rest["rule"] = {
+            key: value for key, value in rule.items() if key not in ("claim_penalty", "stake_micro")
+        }
     return {**rest, **_PLACEHOLDERS, "payment": {"name": "log"}}
 
 
@@ -196,21 +200,16 @@ def check_replaceable(file: Path) -> None:
             )
 
 
-def replace_file(file: Path, before: str, numbers: dict[str, Any], calibration: CalibrationSection) -> None:
-    """Puts what is `written` in the place of a task file, at once, with its permissions and, where allowed, its owner.
-
-    Args:
-        before: its text, of which the numbers are.
+def replace_file(file: Path, before: str, after: str) -> None:
+    """Puts another text in the place of a task file, at once, with its permissions and, where allowed, its owner.
 
     Raises:
-        MarketTaskError: it holds another text by now.
-        CoordinatorError: the disk refuses it, or it would be no task file. The file is as it was in either case.
+        MarketTaskError: it does not hold the text `before` any more.
+        FolderError: the disk refuses it. The file is as it was in either case.
     """
     target = file.resolve()
-    text = written(before, numbers, calibration)
-    parse_config(text, TaskConfig, file)
     with staged(target) as folder, writing(file, "; it is as it was"):
-        (fresh := folder / target.name).write_bytes(text.encode())
+        (fresh := folder / target.name).write_bytes(after.encode())
         try:
             now: str | None = read_text(target)
         except TextFileError:

@@ -2,6 +2,7 @@
 
 import json
 from contextlib import nullcontext
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,16 +18,18 @@ from coordinator.calibration import (
     measure,
     replace_file,
     with_placeholders,
+    written,
 )
 from coordinator.config import (
     CalibrationSection,
     EvidenceSection,
     TaskConfig,
+    parse_config,
     resolve_paths,
     validated_config,
 )
 from coordinator.errors import CoordinatorError, MarketTaskError
-from coordinator.opening import PreparedTask, prepare_task
+from coordinator.opening import PreparedTask, prepare_task, repriced
 from fedpeer.cli.errors import CommandError
 from fedpeer.evidence.errors import EvidenceError
 from fedpeer.evidence.gaps import COVERAGE, MIN_CALIBRATION_SHADOWS, MeasuredGaps
@@ -113,10 +116,14 @@ def calibrate(
     }
     if budget is not None and config.budget_micro is not None:
         numbers["budget_micro"] = int(budget * MICRO)
+    after = written(text, numbers, section)
+    proposed = parse_config(after, TaskConfig, file)
+    with naming(file):
+        repriced(task, proposed)
     failed = None
     if not dry_run:
         try:
-            replace_file(file, text, numbers, section)
+            replace_file(file, text, after)
         except CoordinatorError as error:
             failed = error  # after what was measured, which took its time
     if as_json:
@@ -206,14 +213,8 @@ def _wishes(
     if budget is None and config.budget_micro is not None:
         budget = config.budget_micro / MICRO
     schedule = config.schedule
-    return Wishes(
-        degree,
-        costs,
-        (min(starts[0], most), min(starts[1], most)),
-        schedule.capacity,
-        schedule.rounds,
-        budget,
-    )
+    wishes = Wishes(degree, costs, starts, schedule.capacity, schedule.rounds, budget)
+    return replace(wishes, starts=(min(starts[0], most), min(starts[1], most)))
 
 
 def _section(

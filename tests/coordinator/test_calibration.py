@@ -19,15 +19,15 @@ from typer.testing import CliRunner
 from coordinator.calibration import basis, check_calibration, replace_file, with_placeholders, written
 from coordinator.cli import app
 from coordinator.config import CalibrationSection, TaskConfig, parse_config
-from coordinator.errors import ConfigError, FolderError, MarketTaskError
-from coordinator.opening import prepare_task
+from coordinator.errors import FolderError, MarketTaskError
+from coordinator.opening import prepare_task, repriced
 from fedpeer.cli.calibrate import AUDIT_GAIN, calibrate
 from fedpeer.cli.errors import CommandError
 from fedpeer.learning.models import initial_weights
 from fedpeer.protocol.model_file import encode_model
 from fedpeer.text_files import read_text
 from mechanism.audit import deterrence
-from mechanism.errors import MechanismError
+from mechanism.errors import FieldError, MechanismError
 from tests.commands import fedpeer
 from tests.coordinator.test_dry_round import task
 from tests.integration.market import make_folder
@@ -132,10 +132,11 @@ def test_the_file_that_a_link_leads_to_is_replaced_and_the_link_stays(tmp_path: 
     file.write_text(FILE + "# Zürich\n", encoding="utf-8")
     file.chmod(0o640)
     (link := tmp_path / "task.toml").symlink_to(file)
-    replace_file(link, read_text(link), {"phi": 3}, section())
+    after = written(read_text(link), {"phi": 3}, section())
+    replace_file(link, read_text(link), after)
     assert link.is_symlink()
     assert (file.stat().st_mode & 0o777, list(kept.iterdir())) == (0o640, [file])
-    assert read_text(file) == written(FILE + "# Zürich\n", {"phi": 3}, section())
+    assert read_text(file) == after
 
 
 def test_a_file_that_cannot_be_replaced_is_as_it_was_and_nothing_lies_beside_it(
@@ -144,9 +145,7 @@ def test_a_file_that_cannot_be_replaced_is_as_it_was_and_nothing_lies_beside_it(
     file = tmp_path / "task.toml"
     file.write_text(FILE)
     with pytest.raises(MarketTaskError, match=r"task\.toml was changed meanwhile, and stays as it is now"):
-        replace_file(file, FILE + "# before", {"phi": 3}, section())
-    with pytest.raises(ConfigError, match=r"task\.toml: phi .*expected a number"):
-        replace_file(file, FILE, {"phi": "three"}, section())
+        replace_file(file, FILE + "# before", "after")
 
     def full(path: Path, data: bytes) -> int:
         with path.open("wb") as half:
@@ -157,7 +156,7 @@ def test_a_file_that_cannot_be_replaced_is_as_it_was_and_nothing_lies_beside_it(
     with pytest.raises(
         FolderError, match=r"task\.toml cannot be written: No space left on device; it is as it was"
     ):
-        replace_file(file, FILE, {"phi": 3}, section())
+        replace_file(file, FILE, "after")
     assert (list(tmp_path.iterdir()), file.read_text()) == ([file], FILE)
 
 
@@ -185,6 +184,28 @@ def test_a_file_in_a_folder_that_cannot_be_written_is_refused_before_anything_is
             assert (f"{path} cannot be written; give --dry-run" in done.stderr) == refused
             assert (done.returncode != 0) == refused
             path.chmod(0o777)
+
+
+def test_numbers_that_could_not_be_opened_are_refused() -> None:
+    config = task()
+    prepared = prepare_task(config, 0.0)
+    again = config.model_copy(update={"Q": Decimal(900), "phi": Decimal(12)})
+    assert repriced(prepared, again).bill_micro == prepare_task(again, 0.0).bill_micro != prepared.bill_micro
+    assert repriced(prepared, again).row.terms.phi == 12
+    for changes, said in (
+        (
+            {"payment": config.payment.model_copy(update={"scale": Decimal(10**12)})},
+            "the bill must stay below",
+        ),
+        ({"Q": config.upsilon}, "Q is .*expected more"),
+        (
+            {"rule": config.rule.model_copy(update={"claim_penalty": Decimal("1e-300")})},
+            "rule.claim_penalty .* digits",
+        ),
+        ({"budget_micro": 1}, "budget_micro is 1; expected at least"),
+    ):
+        with pytest.raises(FieldError, match=said):
+            repriced(prepared, config.model_copy(update=changes))
 
 
 def test_numbers_that_were_not_there_are_added_before_the_first_table() -> None:
@@ -298,6 +319,11 @@ def test_mistakes_are_said_before_anything_is_trained(tmp_path: Path) -> None:
     for arguments, said in (
         (("--costs", "2", "1"), "costs is [2.0, 1.0]; expected the least before the greatest"),
         (("--costs", "1", "2", "--degree", "0.95"), "degree is 0.95; expected above 0 and below 0.9"),
+        (
+            ("--costs", "1", "2", "--starts", "0.98", "0.3"),
+            "starts is [0.98, 0.3]; expected the least before",
+        ),
+        (("--costs", "1e-7", "2"), "costs is [1e-07, 2.0]; expected at least 0.000001 credits"),
     ):
         refused = CliRunner().invoke(alone, [str(file), *arguments])
         assert said in str(refused.exception)
