@@ -6,6 +6,8 @@ something else, and says where there is none.
 """
 
 import hashlib
+import os
+from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -13,7 +15,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import tomlkit
-from tomlkit.items import Item
+from tomlkit.items import Item, Table
 
 from coordinator.config import CalibrationSection, TaskConfig
 from coordinator.errors import MarketTaskError
@@ -21,8 +23,10 @@ from coordinator.learner_data import commit_validation
 from coordinator.opening import PreparedTask
 from coordinator.scoring import evidence_task
 from coordinator.shadow_workers import LocalWorkers
+from coordinator.staging import staged, sync, writing
 from coordinator.workload import end, folder_of, workload_of
 from fedpeer.protocol.model_file import open_model
+from fedpeer.text_files import TextFileError, read_text
 from mechanism.canonical import canonical_bytes
 
 if TYPE_CHECKING:  # evidence imports torch, which most commands do without
@@ -122,6 +126,10 @@ def with_placeholders(document: dict[str, Any]) -> dict[str, Any]:
             'the task file has Q = "best" or a [plan], and a calibration proposes Q itself; remove both'
         )
     rest = {key: value for key, value in document.items() if key not in ("budget_micro", "calibration")}
+    if isinstance(rule := rest.get("rule"), dict):
+        rest["rule"] = {
+            key: value for key, value in rule.items() if key not in ("claim_penalty", "stake_micro")
+        }
     return {**rest, **_PLACEHOLDERS, "payment": {"name": "log"}}
 
 
@@ -164,13 +172,57 @@ def written(text: str, numbers: dict[str, Any], calibration: CalibrationSection)
                 table.add(section, tomlkit.table())
             table = table[section]
         table[key] = _item(value)  # a new one stands before the first table
-    made = tomlkit.table()
-    made.comment("by `fedpeer calibrate`; open refuses it for another model, recipe or D_c")
-    for key, value in calibration.model_dump(exclude_none=True).items():
-        made.add(key, _item(value))
-    document.pop("calibration", None)
-    document.add("calibration", made)
-    return tomlkit.dumps(document)
+    made = document.get("calibration")
+    values = calibration.model_dump(exclude_none=True)
+    if not isinstance(made, Table):  # else it stays where it is, with the comments around it
+        document.pop("calibration", None)
+        made = tomlkit.table()
+        made.comment("by `fedpeer calibrate`; open refuses it for another model, recipe or D_c")
+        document.add("calibration", made)
+        made = document["calibration"]
+    for key in made.keys() - values.keys():
+        made.remove(key)
+    for key, value in values.items():
+        made[key] = _item(value)
+    new = tomlkit.dumps(document)
+    if (lines := text.count("\n")) and text.count("\r\n") == lines:
+        new = new.replace("\r\n", "\n").replace("\n", "\r\n")
+    return new
+
+
+def check_replaceable(file: Path) -> None:
+    """Raises MarketTaskError where `replace_file` would fail: before models are trained, which takes its time."""
+    target = file.resolve()  # of a link, what it leads to
+    for path in (target, target.parent):
+        if not os.access(path, os.W_OK):
+            raise MarketTaskError(
+                f"{path} cannot be written; give --dry-run, or a file that can be, in such a folder"
+            )
+
+
+def replace_file(file: Path, before: str, after: str) -> None:
+    """Puts another text in the place of a task file, at once, with its permissions and, where allowed, its owner.
+
+    Raises:
+        MarketTaskError: it does not hold the text `before` any more.
+        FolderError: the disk refuses it. The file is as it was in either case.
+    """
+    target = file.resolve()
+    with staged(target) as folder, writing(file, "; it is as it was"):
+        (fresh := folder / target.name).write_bytes(after.encode())
+        try:
+            now: str | None = read_text(target)
+        except TextFileError:
+            now = None
+        if now != before:
+            raise MarketTaskError(f"{file} was changed meanwhile, and stays as it is now; calibrate it again")
+        stat = target.stat()
+        with suppress(PermissionError):
+            os.chown(fresh, stat.st_uid, stat.st_gid)
+        fresh.chmod(stat.st_mode & 0o777)
+        sync(fresh)
+        fresh.replace(target)
+        sync(target.parent)
 
 
 def _item(value: Any) -> Item:

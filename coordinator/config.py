@@ -37,7 +37,7 @@ from fedpeer.protocol.limits import (
     MAX_STREAMS_PER_IDENTITY,
 )
 from fedpeer.text_files import TextFileError, parse_toml, read_toml
-from fedpeer.violations import Section, violations
+from fedpeer.violations import Section, shaped, violations
 from mechanism.audit import Audit
 from mechanism.degree import rational
 from mechanism.errors import FieldError
@@ -135,6 +135,9 @@ def _json_values(options: dict[str, Any]) -> dict[str, Any]:
 #: Keyword arguments of a factory.
 Options = Annotated[dict[str, Any], AfterValidator(_json_values)]
 
+#: A part of a path in a bucket.
+_PART = "[A-Za-z0-9._-]+"
+
 
 class ServerSection(Section):
     """Addresses as host:port; port 0 takes a free one.
@@ -200,7 +203,9 @@ class S3Section(Section):
     bucket: str = ""
     prefix: str = ""
     endpoint: str = ""
-    region: str = Field("us-east-1", pattern=r"^[A-Za-z0-9-]+$")
+    region: Annotated[str, shaped(r"[A-Za-z0-9-]+", "letters, digits and hyphens, such as us-east-1")] = (
+        "us-east-1"
+    )
     credentials: str = ""
     cache_bytes: float = Field(20 << 30, gt=0)
 
@@ -270,8 +275,10 @@ def split_address(key: str, address: str, example: str = "0.0.0.0:7443") -> tupl
     return host.strip("[]"), int(port)
 
 
-#: Of torch: what models are trained on together; empty: one after another.
-_DEVICE = r"^(|cpu|cuda(:[0-9]{1,2})?)$"
+#: A device of torch, on which models are trained together; empty: one after another on the CPU.
+Device = Annotated[str, shaped(r"(cpu|cuda(:[0-9]{1,2})?)?", '"cuda", "cuda:1", "cpu", or nothing')]
+
+_SCHEDULER = r"dask://[^/@\s]+:[0-9]{1,5}"
 
 
 class WorkersSection(Section):
@@ -283,9 +290,11 @@ class WorkersSection(Section):
         device: of torch, on which shadows train together: "cuda", "cuda:1", "cpu"; empty: one after another on the CPU.
     """
 
-    executor: str = Field("local", pattern=r"^(local|dask://[^/@\s]+:[0-9]{1,5})$")
+    executor: Annotated[
+        str, shaped(rf"local|{_SCHEDULER}", '"local", or "dask://HOST:PORT" of a scheduler')
+    ] = "local"
     wait_seconds: float = Field(300, gt=0)
-    device: str = Field("", pattern=_DEVICE)
+    device: Device = ""
 
     @field_validator("executor")
     @classmethod
@@ -423,7 +432,9 @@ class ServiceConfig(Section):
     """
 
     # What a signed note takes as a key's name, and an X.509 common name as well.
-    name: str = Field(max_length=48, pattern=r"^[A-Za-z0-9][A-Za-z0-9._/-]*$")
+    name: Annotated[
+        str, shaped(r"[A-Za-z0-9][A-Za-z0-9._/-]*", "letters, digits, ., _, - and /, a letter or digit first")
+    ] = Field(max_length=48)
     server: ServerSection = ServerSection()
     storage: StorageSection = StorageSection()
     s3: S3Section = S3Section()
@@ -432,9 +443,10 @@ class ServiceConfig(Section):
     payouts: PayoutsSection = PayoutsSection()
     mail: MailSection = MailSection()
     oidc: OidcSection = OidcSection()
-    notices: dict[Annotated[str, Field(max_length=64, pattern=r"^[A-Za-z0-9_-]+$")], ReceiverSection] = Field(
-        default_factory=dict
-    )
+    notices: dict[
+        Annotated[str, Field(max_length=64), shaped(r"[A-Za-z0-9_-]+", "a name of letters, digits, _ or -")],
+        ReceiverSection,
+    ] = Field(default_factory=dict)
 
     @model_validator(mode="after")
     def _mail_leaves(self) -> "ServiceConfig":
@@ -459,9 +471,9 @@ class WorkerConfig(Section):
         device: as the coordinator's `workers.device`.
     """
 
-    scheduler: str = Field(pattern=r"^dask://[^/@\s]+:[0-9]{1,5}$")
+    scheduler: Annotated[str, shaped(_SCHEDULER, '"dask://HOST:PORT"')]
     models: str = ""
-    device: str = Field("", pattern=_DEVICE)
+    device: Device = ""
     s3: S3Section = S3Section()
 
     @field_validator("scheduler")

@@ -1,6 +1,6 @@
 """The learner's own data, from what a task file names to samples with strata.
 
-    given = load_learner_data(section, folder, beside=("carrier",))    # D_c and what is held out
+    given = load_learner_data(section, folder, config.strata)    # D_c and what is held out
     strata = chosen_strata(config.strata, given, folder)               # what a stratum is, for the terms
     data = stratified(given, strata, names, folder)                    # with the stratum of each sample
 
@@ -27,8 +27,8 @@ from fedpeer.learning.images import class_folders, read_images
 from fedpeer.learning.labels import Classes, class_count, class_names, real_inputs, whole_labels
 from fedpeer.learning.learner_data import LearnerData
 from fedpeer.learning.samples import Array, Samples, of_labelled
-from fedpeer.learning.strata import Codes, column_of, quantiles_of, strata_of
-from fedpeer.learning.tables import layout_of, named_target, read_columns, samples_of
+from fedpeer.learning.strata import Codes, beside_of, codes_of, column_of, quantiles_of, strata_of
+from fedpeer.learning.tables import layout_of, read_for, samples_of
 from mechanism.errors import FieldError
 from mechanism.workload import MAX_STRATA, Coded, Columns, Labels, Strata, source_of
 
@@ -56,14 +56,12 @@ class Given:
         return () if self.classes is None else class_names(self.classes) or ()
 
 
-def load_learner_data(
-    section: DataSection, folder: Path | None = None, beside: tuple[str, ...] = ()
-) -> Given:
+def load_learner_data(section: DataSection, folder: Path | None = None, strata: object = None) -> Given:
     """The learner's data that a task file names.
 
     Args:
         folder: where modules of factories are looked for.
-        beside: columns that strata need.
+        strata: as a task file or terms name them, for the columns that they need.
 
     Raises:
         LearningError: no such data set, it is not to be had, or a factory fails.
@@ -85,7 +83,7 @@ def load_learner_data(
         elif section.factory is not None:
             given = _factory(section, section.factory, folder)
         elif section.inputs:
-            given = _table(section, beside)
+            given = _table(section, strata)
         else:
             given = _images(section)
         return _held_out(given, section)
@@ -174,8 +172,9 @@ def commit_validation(data: Samples | None, salt: bytes) -> bytes:
     return outer.digest()
 
 
-def _table(section: DataSection, beside: tuple[str, ...]) -> Given:
+def _table(section: DataSection, strata: object) -> Given:
     """Named columns of a file."""
+    beside, codes = beside_of(strata), codes_of(strata)
     assert section.file is not None, "inputs come with a file"
     if section.target is None:
         raise MarketTaskError("[data] names inputs and no target; expected target, the column that is learnt")
@@ -184,16 +183,14 @@ def _table(section: DataSection, beside: tuple[str, ...]) -> Given:
         Columns(inputs, target, section.layout or "array")
     except FieldError as error:
         raise FieldError(error.field.replace("columns", "data", 1), error.value, error.expected) from None
-    texts = named_target(target, section.classes)
-    arrays = read_columns(section.file, (*inputs, target, *beside), texts)
+    arrays = read_for(section.file, inputs, target, section.classes, beside, codes)
     form = Columns(inputs, target, section.layout or layout_of(arrays, inputs))
     classes: Classes | None = section.classes
     if classes is None and arrays[target].dtype.kind == "U":
         classes = _sorted_classes(arrays[target])
     test = None
     if section.test_file is not None:
-        texts = named_target(target, classes)
-        other = read_columns(section.test_file, (*inputs, target, *beside), texts)
+        other = read_for(section.test_file, inputs, target, classes, beside, codes)
         test = samples_of(other, form, classes, beside)
     return Given(section.file.stem, samples_of(arrays, form, classes, beside), test, classes, form)
 

@@ -25,7 +25,6 @@ from fedpeer.extensions import extension_names
 from fedpeer.learning.errors import LearningError
 from fedpeer.learning.labels import class_count
 from fedpeer.learning.learner_data import LearnerData
-from fedpeer.learning.strata import beside_of
 from fedpeer.protocol.model_file import (
     ModelCheck,
     ModelFileError,
@@ -127,14 +126,14 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
     root = task_root(config.id, config.seed)
     given = None
     if config.data is not None:
-        given = load_learner_data(config.data, config.folder, beside_of(config.strata))
+        given = load_learner_data(config.data, config.folder, config.strata)
     workload = workload_of(recipe, config.folder)
     _check_privacy(recipe, workload)
     _check_followed(recipe, workload)
     strata, names = _strata(config, given, workload)
     data = None if given is None else stratified(given, strata, names, config.folder)
     if data is not None:
-        _check_fits(recipe, data, workload)
+        _check_fits(recipe, data, workload, strata)
     initial_model = _initial_model(config, root, workload)
     contract = _contract(config, initial_model)
     if data is not None and workload is not None:
@@ -166,6 +165,30 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
         pseudonyms=config.pseudonyms,
         auditor=b"" if config.auditor is None else public_key_of("auditor", config.auditor),
     )
+    row = TaskRow.opened(_budgeted(terms, config), root, _settings(config), now)
+    return PreparedTask(row, initial_model, data)
+
+
+def repriced(task: PreparedTask, config: TaskConfig) -> PreparedTask:
+    """The task with what `config` pays, all else of which it has already. Raises FieldError, MarketTaskError."""
+    terms = replace(
+        task.row.terms,
+        Q=coefficient(config),
+        phi=config.phi,
+        upsilon=config.upsilon,
+        payment=payment_function(config.payment.name, config.payment.parameters()),
+        rule=config.rule.rule(config.schedule.capacity),
+        budget_micro=0,
+    )
+    return replace(task, row=replace(task.row, terms=_budgeted(terms, config)))
+
+
+def _budgeted(terms: Terms, config: TaskConfig) -> Terms:
+    """Terms without a budget, with it.
+
+    Raises:
+        FieldError, MarketTaskError: a budget that is too small or too large, or terms that nobody may accept.
+    """
     _check_audits(config, terms)
     bill = task_budget_micro(terms)
     if bill > MAX_INTEGER:
@@ -177,19 +200,19 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
     budget = bill if config.budget_micro is None else config.budget_micro
     if budget < bill:
         raise FieldError("budget_micro", budget, f"at least {bill}, the most that the task can pay")
-    if price is not None and price.units(budget) == 0:
+    if (price := terms.price) is not None and price.units(budget) == 0:
         raise FieldError(
             "price.credit",
             config.price.credit if config.price else None,
             f"more: the whole budget of {grouped_credits(budget)} credits is less than the smallest amount that can be "
             f"paid out, {price.text(1)}",
         )
+    rule = terms.rule
     if config.rule.fee is None and rule.name == "verified":
         rule = replace(rule, fee=least_fee_of(terms))
     terms = replace(terms, budget_micro=budget, rule=rule)
     check_acceptable(terms)
-    row = TaskRow.opened(terms, root, _settings(config), now)
-    return PreparedTask(row, initial_model, data)
+    return terms
 
 
 def _settings(config: TaskConfig) -> dict[str, Any]:
@@ -336,8 +359,8 @@ def _check_followed(recipe: Recipe, workload: "Workload | None") -> None:
         )
 
 
-def _check_fits(recipe: Recipe, data: LearnerData, workload: "Workload | None") -> None:
-    """Raises MarketTaskError where the workload cannot read the learner's data."""
+def _check_fits(recipe: Recipe, data: LearnerData, workload: "Workload | None", strata: Strata) -> None:
+    """Raises MarketTaskError where the workload cannot read the learner's data, or participants would refuse it."""
     if workload is None:
         return  # "custom": only its file knows
     from fedpeer.learning.models import ARCHITECTURES  # imports torch
@@ -363,6 +386,11 @@ def _check_fits(recipe: Recipe, data: LearnerData, workload: "Workload | None") 
                 f"{data.name!r} is none of the numbers from 0 to {classes - 1}; expected a class, or a workload for "
                 "measured targets"
             )
+    if isinstance(strata, Labels) and data.strata != classes:
+        raise MarketTaskError(
+            f"recipe.model {recipe.model!r} tells {classes} classes apart, and the learner's data {data.name!r} have "
+            f"{data.strata} labels; expected as many: change the workload's classes, or data.classes"
+        )
 
 
 def coefficient(config: TaskConfig) -> Decimal:

@@ -25,7 +25,6 @@ from coordinator.workload import end, folder_of, workload_of
 from fedpeer.learning.errors import DataError, WorkloadError
 from fedpeer.learning.learner_data import LearnerData
 from fedpeer.learning.samples import Samples
-from fedpeer.learning.strata import beside_of
 from fedpeer.protocol.model_file import open_model
 from fedpeer.protocol.submission import Submission
 from mechanism.canonical import Json
@@ -312,7 +311,7 @@ def make_scorer(
         workload = workload_of(terms.recipe, folder)
         section = row.settings["data"]
         if data is None and section is not None:
-            given = load_learner_data(DataSection(**section), folder, beside_of(terms.strata))
+            given = load_learner_data(DataSection(**section), folder, terms.strata)
             data = stratified(given, terms.strata, terms.strata_names, folder)
     except (DataError, WorkloadError) as error:
         raise MarketTaskError(f"task {row.id!r}: {error}") from None

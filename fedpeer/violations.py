@@ -1,9 +1,10 @@
 """What is wrong with the settings in a file, in sentences for the person who wrote it."""
 
+import re
 from pathlib import Path
 from typing import Any, get_args
 
-from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
 
@@ -21,6 +22,17 @@ class Section(BaseModel):
         if whole and value is not None and type(value) is not int:
             raise PydanticCustomError("int_type", "a whole number")
         return value
+
+
+def shaped(pattern: str, words: str) -> AfterValidator:
+    """Of an annotated text: it is wholly of `pattern`; who wrote another one is told what was expected, in `words`."""
+
+    def check(text: str) -> str:
+        if re.fullmatch(pattern, text) is None:
+            raise PydanticCustomError(_SHAPE, words)  # type: ignore[arg-type]
+        return text
+
+    return AfterValidator(check)
 
 
 def violations(error: ValidationError, kind: type[BaseModel], path: Path) -> str:
@@ -49,6 +61,9 @@ def _is_union_member(part: int | str) -> bool:
     """Whether a step of a location names an alternative of a union and no key: "list[dict[str,any]]", say."""
     return isinstance(part, str) and "[" in part
 
+
+#: The type of error of a text that is not `shaped`.
+_SHAPE = "shape"
 
 #: What TOML has for a type that pydantic asks for, by the beginning of its error's name.
 _FORMS = {
@@ -79,8 +94,8 @@ def _expected(item: Any, kind: type[BaseModel], location: tuple[int | str, ...])
         return f"a table, [{'.'.join(map(str, location))}], with keys of {keys}"
     if name == "literal_error":
         return str(item["ctx"]["expected"])
-    if name == "string_pattern_mismatch":
-        return f"a text of the form {item['ctx']['pattern']}"
+    if name == _SHAPE:
+        return str(item["msg"])
     if name == "string_too_long":
         return f"at most {item['ctx']['max_length']} characters"
     form = next((words for prefix, words in _FORMS.items() if name.startswith(prefix)), None)

@@ -50,7 +50,7 @@ class Wishes:
 
     Attributes:
         degree: t, which nobody shall be above, in (0, 1).
-        costs: least and greatest cost of lowering a degree by 1, credits.
+        costs: least and greatest cost of lowering a degree by 1, credits; at least a micro-credit.
         starts: least and greatest degree without effort.
         participants, rounds: places, and rounds that are paid.
         budget: credits for all of them; None: the least, and a tenth of Q more.
@@ -67,11 +67,13 @@ class Wishes:
     budget: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("costs", "starts"):
+        for name, least in (("costs", 1 / MICRO), ("starts", 0.0)):
             low, high = getattr(self, name)
             positive(name, low)
             if not low <= positive(name, high):
                 raise FieldError(name, [low, high], "the least before the greatest")
+            if low < least:
+                raise FieldError(name, [low, high], f"at least {least:.6f} credits, the least that is paid")
         for start in self.starts:
             degree("starts", start)
         if not 0 < self.degree < self.starts[1]:

@@ -1,8 +1,8 @@
 """`fedpeer calibrate`: a task's Phi and Upsilon, measured, and what to pay for the degrees that are wanted."""
 
 import json
-import os
 from contextlib import nullcontext
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,22 +10,31 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from coordinator.calibration import SEED, basis, calibratable, measure, with_placeholders, written
+from coordinator.calibration import (
+    SEED,
+    basis,
+    calibratable,
+    check_replaceable,
+    measure,
+    replace_file,
+    with_placeholders,
+    written,
+)
 from coordinator.config import (
     CalibrationSection,
     EvidenceSection,
     TaskConfig,
-    read_config,
+    parse_config,
     resolve_paths,
     validated_config,
 )
-from coordinator.errors import MarketTaskError
-from coordinator.opening import PreparedTask, prepare_task
+from coordinator.errors import CoordinatorError, MarketTaskError
+from coordinator.opening import PreparedTask, prepare_task, repriced
 from fedpeer.cli.errors import CommandError
 from fedpeer.evidence.errors import EvidenceError
 from fedpeer.evidence.gaps import COVERAGE, MIN_CALIBRATION_SHADOWS, MeasuredGaps
 from fedpeer.evidence.planning import trainings
-from fedpeer.text_files import TextFileError, naming, read_text, read_toml
+from fedpeer.text_files import TextFileError, naming, parse_toml, read_text
 from mechanism.audit import least_probability, least_stake
 from mechanism.degree import rational
 from mechanism.gap_bound import GapBound
@@ -74,9 +83,9 @@ def calibrate(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Train models by the task's recipe, measure phi and upsilon on D_c, and write them with what follows."""
-    config, task = _prepared(file)
-    if not dry_run and not os.access(file, os.W_OK):
-        raise CommandError(f"{file} cannot be written; give --dry-run, or a file that can be")
+    config, task, text = _prepared(file)
+    if not dry_run:
+        check_replaceable(file)
     wishes = _wishes(config, task, degree, costs, starts, budget)
     console = Console(stderr=True)
     with console.status("training models") if console.is_terminal else nullcontext() as status:
@@ -107,14 +116,24 @@ def calibrate(
     }
     if budget is not None and config.budget_micro is not None:
         numbers["budget_micro"] = int(budget * MICRO)
+    after = written(text, numbers, section)
+    proposed = parse_config(after, TaskConfig, file)
+    with naming(file):
+        repriced(task, proposed)
+    failed = None
     if not dry_run:
-        _write(file, numbers, section)
+        try:
+            replace_file(file, text, after)
+        except CoordinatorError as error:
+            failed = error  # after what was measured, which took its time
     if as_json:
         record = _record(numbers, section, gaps, made, task)
         typer.echo(json.dumps(record if audits is None else {**record, "audits": audits}))
     else:
-        lines = _lines(file, dry_run, wishes, gaps, made, section, task)
+        lines = _lines(file, dry_run or failed is not None, wishes, gaps, made, section, task)
         typer.echo("\n".join(lines if audits is None else [*lines[:-1], *_audit_lines(audits), lines[-1]]))
+    if failed is not None:
+        raise failed
 
 
 def _audits(config: TaskConfig, made: Proposal, gain: float | None, power: float) -> dict[str, Any]:
@@ -163,10 +182,10 @@ def _audit_lines(found: dict[str, Any]) -> list[str]:
     ]
 
 
-def _prepared(file: Path) -> tuple[TaskConfig, PreparedTask]:
-    """The file's settings, and its task under other numbers."""
+def _prepared(file: Path) -> tuple[TaskConfig, PreparedTask, str]:
+    """The file's settings, its task under other numbers, and its text."""
     try:
-        document = read_toml(file)
+        document = parse_toml(text := read_text(file))
     except OSError as error:
         raise CommandError(f"{file} cannot be read: {error.strerror}") from None
     except TextFileError as error:
@@ -179,7 +198,7 @@ def _prepared(file: Path) -> tuple[TaskConfig, PreparedTask]:
             f"{file} cannot be calibrated: expected a [data] section with D_c, and a model that can be trained here"
         )
     given = document.get("budget_micro")
-    return config.model_copy(update={"budget_micro": given if isinstance(given, int) else None}), task
+    return config.model_copy(update={"budget_micro": given if isinstance(given, int) else None}), task, text
 
 
 def _wishes(
@@ -194,14 +213,8 @@ def _wishes(
     if budget is None and config.budget_micro is not None:
         budget = config.budget_micro / MICRO
     schedule = config.schedule
-    return Wishes(
-        degree,
-        costs,
-        (min(starts[0], most), min(starts[1], most)),
-        schedule.capacity,
-        schedule.rounds,
-        budget,
-    )
+    wishes = Wishes(degree, costs, starts, schedule.capacity, schedule.rounds, budget)
+    return replace(wishes, starts=(min(starts[0], most), min(starts[1], most)))
 
 
 def _section(
@@ -226,19 +239,6 @@ def _section(
         sure_scale=made.sure,
         reached=(rounded(float(made.least.degree.min())), rounded(float(made.greatest.degree.max()))),
     )
-
-
-def _write(file: Path, numbers: dict[str, Any], section: CalibrationSection) -> None:
-    """In place of the file, at once, with its permissions."""
-    try:
-        text = written(read_text(file), numbers, section)
-        beside = file.with_name(f".{file.name}.calibrated")
-        beside.write_text(text)
-        beside.chmod(file.stat().st_mode & 0o777)
-        beside.replace(file)
-    except OSError as error:
-        raise CommandError(f"{file} cannot be written: {error.strerror}") from None
-    read_config(file, TaskConfig)
 
 
 def _evidence_seconds(task: PreparedTask, gaps: MeasuredGaps) -> float:

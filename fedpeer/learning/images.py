@@ -19,13 +19,13 @@ _SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", "
 
 
 def class_folders(folder: Path) -> tuple[str, ...]:
-    """The names of the sub-folders, in order: the classes.
+    """The names of the sub-folders, in order: the classes. Hidden ones, whose names begin with a dot, are none.
 
     Raises:
         DataError: no folder, or fewer than two sub-folders.
     """
     try:
-        names = tuple(sorted(each.name for each in folder.iterdir() if each.is_dir()))
+        names = tuple(sorted(each.name for each in folder.iterdir() if each.is_dir() and not _hidden(each)))
     except OSError as error:
         raise DataError(f"{folder} cannot be read: {error.strerror or error}") from None
     if len(names) < 2:
@@ -37,40 +37,46 @@ def read_images(folder: Path, classes: Sequence[str]) -> Samples:
     """Images of shape (n, channels, height, width), float32 in [0, 1], and their class numbers.
 
     One channel where all are grey, else three: a palette counts as grey where its colours are. Files are taken in the
-    order of their paths.
+    order of their paths, without hidden ones and those in hidden folders. Images are turned as their EXIF says.
 
     Args:
         classes: names of the sub-folders, in the order of their numbers; one of them may be absent.
 
     Raises:
-        DataError: a sub-folder that is no class, no image at all, one that cannot be read or is transparent in places,
-            or two sizes.
+        DataError: a sub-folder that is no class, no image at all, one that cannot be read, has several pages or is
+            transparent in places, or two sizes.
     """
     if other := sorted(set(class_folders(folder)) - set(classes)):
         raise DataError(
             f"{folder} has the sub-folders {other!r:.120}, which are no classes; expected {classes!r:.120}"
         )
     try:
-        from PIL import Image
+        from PIL import Image, ImageOps
     except ImportError as error:
         raise DataError(f"{folder} cannot be read: {missing(error) or error}") from None
     files = [
         (file, label)
         for label, name in enumerate(classes)
         for file in sorted((folder / name).rglob("*"))
-        if file.suffix.lower() in _SUFFIXES and file.is_file()
+        if file.suffix.lower() in _SUFFIXES
+        and file.is_file()
+        and not any(map(_hidden, (file, *file.relative_to(folder / name).parents)))
     ]
     if not files:
         raise DataError(f"{folder} has no image; expected some that end with {', '.join(_SUFFIXES)}")
     pixels = []
     for file, _ in files:
         try:
-            with Image.open(file) as image:
+            # By name Pillow maps what is not compressed, and garbles a TIFF of those that its tags say to turn.
+            with file.open("rb") as bytes_, Image.open(bytes_) as image:
                 if image.mode.startswith(("I", "F")):
                     raise ValueError(  # Pillow would cut its values off at 255
                         f"it has more than 8 bits a value (mode {image.mode}); convert it, or use a factory"
                     )
-                pixels.append(_pixels(image))
+                pages = getattr(image, "n_frames", 1)
+                if pages > 1 and image.format != "MPO":  # a camera's JPEG with previews behind the picture
+                    raise ValueError(f"it has {pages} pages; expected one: write each as a file of its own")
+                pixels.append(_pixels(ImageOps.exif_transpose(image)))
         except Exception as error:  # a damaged image fails in as many ways as there are formats
             raise DataError(
                 f"{file} cannot be read as an image: {str(error).partition(chr(10))[0]}"
@@ -85,6 +91,11 @@ def read_images(folder: Path, classes: Sequence[str]) -> Samples:
         stacked = np.stack(pixels)[:, None]
     labels = np.array([label for _, label in files], dtype=np.int64)
     return Samples(np.ascontiguousarray(stacked, dtype=np.float32) / np.float32(255), labels)
+
+
+def _hidden(path: Path) -> bool:
+    """Whether it is a file or folder of a file manager or an operating system, such as .thumbnails or ._a.jpg."""
+    return path.name.startswith(".")
 
 
 def _pixels(image: "Image.Image") -> npt.NDArray[np.uint8]:

@@ -79,6 +79,12 @@ def beside_of(strata: object) -> tuple[str, ...]:
     return () if of == "target" else (of,)
 
 
+def codes_of(strata: object) -> tuple[str, ...]:
+    """The column whose values are the strata, by what they or a task file's section name; () for none."""
+    column = getattr(strata, "column", None)
+    return (column,) if column else ()
+
+
 def quantiles_of(values: npt.ArrayLike, quantiles: int, of: str = "target") -> Quantiles:
     """Strata of about equal size in `values`, the target or the column `of`.
 

@@ -6,11 +6,15 @@
 Truth values and whole numbers become int64, other numbers keep their precision, texts become NumPy's. Columns that are
 lists of one length (an embedding) become arrays of shape (n, k). Nothing may be missing: what an empty place means,
 the table's author knows.
+
+A CSV does not say what is a number and what a name that looks like one: "01" is both. Where the column is one of strata
+it stays a text; where nobody has said, it is refused.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.lib.npyio import NpzFile
@@ -24,15 +28,30 @@ from mechanism.workload import Columns
 #: Whole numbers up to it are floating-point numbers as they are.
 _WHOLE = 2**53
 
+#: From it on whole numbers have more than int64's bits.
+_LARGE = 2**63
+
+#: Whole numbers as int64 writes them; another text that is read as the same number may be a name.
+_PLAIN = re.compile(r"\s*-?(0|[1-9][0-9]*)\s*")
+
 #: Suffixes that are read.
 KINDS = (".npz", ".parquet", ".csv")
 
 
-def read_columns(path: Path, names: Sequence[str], texts: Collection[str] = ()) -> dict[str, Array]:
+def read_columns(
+    path: Path,
+    names: Sequence[str],
+    texts: Collection[str] = (),
+    codes: Collection[str] = (),
+    plain: Collection[str] = (),
+) -> dict[str, Array]:
     """The columns `names` of a file, by name, all of one length.
 
     Args:
         texts: columns that hold names, and become texts: a whole number its digits, a truth value true or false.
+        codes: columns whose whole numbers are names. Where all of a CSV's are written as numbers are, and are within
+            int64, they become int64; else texts, as they are written: "01" is not "1".
+        plain: columns whose whole numbers may be names or numbers, so that a CSV's must be written as numbers are.
 
     Raises:
         DataError: another kind of file, a damaged one, a column that is not there, or a place without a value.
@@ -41,9 +60,17 @@ def read_columns(path: Path, names: Sequence[str], texts: Collection[str] = ()) 
     if kind not in KINDS:
         raise DataError(f"{path} is no table; expected a file that ends with {', '.join(KINDS)}")
     names = tuple(dict.fromkeys(names))
-    arrays = _read_npz(path, names) if kind == ".npz" else _read_table(path, names, texts)
+    if kind == ".npz":
+        arrays = _read_npz(path, names)
+    elif kind == ".csv":
+        arrays = _read_csv(path, names, texts, codes, plain)
+    else:
+        arrays = _read_table(path, names)
     try:
-        made = {name: _clean(name, array, name in texts) for name, array in arrays.items()}
+        made = {
+            name: _clean(name, array, name in texts or (name in codes and _is_large(array)))
+            for name, array in arrays.items()
+        }
         lengths = {name: len(array) for name, array in made.items()}
         if len(set(lengths.values())) != 1 or not min(lengths.values()):
             raise DataError(f"the columns have {lengths} rows; expected one number for all, at least 1")
@@ -85,16 +112,38 @@ def layout_of(arrays: Mapping[str, Array], inputs: Sequence[str]) -> str:
 
 
 def read_samples(
-    path: Path, form: Columns, classes: Classes | None = None, beside: Sequence[str] = ()
+    path: Path,
+    form: Columns,
+    classes: Classes | None = None,
+    beside: Sequence[str] = (),
+    codes: Collection[str] = (),
 ) -> Samples:
-    """`samples_of` the columns of a file. Raises DataError as it and `read_columns` do."""
-    texts = named_target(form.target, classes)
-    return samples_of(read_columns(path, (*form.inputs, form.target, *beside), texts), form, classes, beside)
+    """`samples_of` the columns of a file. Arguments and errors as of it and `read_for`."""
+    return samples_of(read_for(path, form.inputs, form.target, classes, beside, codes), form, classes, beside)
 
 
-def named_target(target: str, classes: Classes | None) -> tuple[str, ...]:
-    """The target where its classes have names, which is read as text: 1 and 1.0 are different names."""
-    return () if classes is None or class_names(classes) is None else (target,)
+def read_for(
+    path: Path,
+    inputs: Sequence[str],
+    target: str,
+    classes: Classes | None = None,
+    beside: Sequence[str] = (),
+    codes: Collection[str] = (),
+) -> dict[str, Array]:
+    """The columns that samples are made of, by name.
+
+    Args:
+        classes: the target's. Where they have names the target is read as text: 1 and 1.0 are different names.
+        beside: columns that strata need.
+        codes: those of them whose values are the strata.
+
+    Raises:
+        DataError: as `read_columns`.
+    """
+    texts = () if classes is None or class_names(classes) is None else (target,)
+    both = {*inputs, target}
+    plain = both.intersection([target, *codes]).difference(texts)
+    return read_columns(path, (*inputs, target, *beside), texts, set(codes) - both, plain)
 
 
 def _is_number(text: str) -> bool:
@@ -132,8 +181,8 @@ def _clean(name: str, array: Array, text: bool) -> Array:
     if text and array.dtype.kind != "U":
         return _as_text(array)
     if array.dtype.kind in "ui":
-        if array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max:
-            raise DataError(f"column {name} has whole numbers above 2^63; expected smaller ones")
+        if _is_large(array):
+            raise _too_large(name, int(np.argwhere(array >= np.uint64(_LARGE))[0][0]))
         return array.astype(np.int64)
     if array.dtype.kind == "b":
         return array.astype(np.int64)
@@ -149,6 +198,18 @@ def _clean(name: str, array: Array, text: bool) -> Array:
     if array.dtype.kind == "U":
         return array
     raise DataError(f"column {name} is {_words(array)}; expected numbers, truth values or texts")
+
+
+def _is_large(array: Array) -> bool:
+    """Whether whole numbers are beyond int64."""
+    return array.dtype == np.uint64 and bool((array >= np.uint64(_LARGE)).any())
+
+
+def _too_large(name: str, row: int) -> DataError:
+    return DataError(
+        f"column {name} has whole numbers of more than 64 bits, the first in row {row}; expected numbers from -2^63 to "
+        "2^63 - 1, or texts"
+    )
 
 
 def _as_text(array: Array) -> Array:
@@ -195,25 +256,92 @@ def _read_npz(path: Path, names: Sequence[str]) -> dict[str, Array]:
         raise DataError(f"{path} is no .npz file, or it is damaged: {_reason(error)}") from None
 
 
-def _read_table(path: Path, names: Sequence[str], texts: Collection[str]) -> dict[str, Array]:
+def _read_table(path: Path, names: Sequence[str]) -> dict[str, Array]:
+    """Columns of a Parquet file."""
+
+    def read(file: BinaryIO) -> tuple[Any, list[str]]:
+        from pyarrow import parquet
+
+        stored = parquet.ParquetFile(file)
+        known = stored.schema_arrow.names
+        return stored.read(columns=[name for name in known if name in names]), known
+
+    return _arrays(path, names, *_opened(path, read))
+
+
+def _read_csv(
+    path: Path, names: Sequence[str], texts: Collection[str], codes: Collection[str], plain: Collection[str]
+) -> dict[str, Array]:
+    """Columns of a CSV file, whose types Arrow guesses; what is said of `codes` and `plain` is looked at as written."""
+
+    def reading(texts: Collection[str], only: Sequence[str] = ()) -> Any:
+        def read(file: BinaryIO) -> tuple[Any, list[str]]:
+            from pyarrow import csv, string
+
+            types = dict.fromkeys(texts, string())
+            options = csv.ConvertOptions(column_types=types, include_columns=list(only))
+            table = csv.read_csv(file, convert_options=options)
+            return table, table.column_names
+
+        return _opened(path, read)
+
+    arrays = _arrays(path, names, *reading(texts))
+    large = [
+        name
+        for name, array in arrays.items()
+        if array.dtype.kind == "f" and bool((np.abs(array) >= _LARGE).any())
+    ]
+    whole = [
+        name for name, array in arrays.items() if array.dtype.kind == "i" and (name in codes or name in plain)
+    ]
+    looked = [*large, *whole]
+    written = _arrays(path, looked, *reading(looked, looked)) if looked else {}
     try:
-        from pyarrow import csv, parquet, string
+        for name, array in arrays.items():  # a CSV has no other way to say that there is nothing
+            _check_texts(name, array)
+        for name in large:
+            if all(_is_whole(text) for text in written[name].tolist()):
+                if name not in codes:
+                    raise _too_large(name, int(np.flatnonzero(np.abs(arrays[name]) >= _LARGE)[0]))
+                arrays[name] = written[name]
+        for name in whole:
+            rows = (row for row, text in enumerate(written[name].tolist()) if not _PLAIN.fullmatch(text))
+            if (row := next(rows, None)) is None:
+                continue
+            if name in plain:
+                text, number = str(written[name][row]), arrays[name][row]
+                raise DataError(
+                    f"column {name} has {text!r:.60} in row {row}, a name other than {number}, and as a number "
+                    f"{number}; expected plain numbers, or names: classes that the task file lists, or strata in a "
+                    "column that is no input"
+                )
+            arrays[name] = written[name]
+    except DataError as error:
+        raise DataError(f"{path} cannot be used: {error}") from None
+    return arrays
+
+
+def _is_whole(text: str) -> bool:
+    return re.fullmatch(r"\s*[+-]?[0-9]+\s*", text) is not None
+
+
+def _opened(path: Path, read: Callable[[BinaryIO], tuple[Any, list[str]]]) -> tuple[Any, list[str]]:
+    """What `read` gives of a file: a table of Arrow's, and the names of all its columns."""
+    try:
+        import pyarrow  # noqa: F401 - it is an extra
     except ImportError as error:
         raise DataError(f"{path} cannot be read: {missing(error) or error}") from None
     try:
         with path.open("rb") as file:  # for Python's own words of why it cannot be
-            if path.suffix.lower() == ".csv":
-                types = dict.fromkeys(texts, string())
-                table = csv.read_csv(file, convert_options=csv.ConvertOptions(column_types=types))
-                known = table.column_names
-            else:
-                stored = parquet.ParquetFile(file)
-                known = stored.schema_arrow.names
-                table = stored.read(columns=[name for name in known if name in names])
+            return read(file)
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or _reason(error)}") from None
     except Exception as error:  # pyarrow's own, which differ by version
         raise DataError(f"{path} is no table, or it is damaged: {_reason(error)}") from None
+
+
+def _arrays(path: Path, names: Sequence[str], table: Any, known: Sequence[str]) -> dict[str, Array]:
+    """The columns `names` of a table of Arrow's. Raises DataError where one is not there, or cannot be used."""
     if absent := [name for name in names if name not in known]:
         raise DataError(_absent(path, absent, known))
     if twice := [name for name in names if known.count(name) > 1]:
@@ -221,11 +349,7 @@ def _read_table(path: Path, names: Sequence[str], texts: Collection[str]) -> dic
     try:
         if not len(table):
             raise DataError("it has no rows; expected a row for each sample")
-        arrays = {name: _array(name, table.column(name)) for name in names}
-        if path.suffix.lower() == ".csv":  # which has no other way to say that there is nothing
-            for name, array in arrays.items():
-                _check_texts(name, array)
-        return arrays
+        return {name: _array(name, table.column(name)) for name in names}
     except DataError as error:
         raise DataError(f"{path} cannot be used: {error}") from None
 

@@ -21,7 +21,7 @@ from fedpeer.learning.images import read_images
 from fedpeer.learning.labels import whole_labels
 from fedpeer.learning.partition import LabelMix, draw_rows, majority_minority, toward_reference
 from fedpeer.learning.samples import Samples
-from fedpeer.learning.strata import beside_of
+from fedpeer.learning.strata import beside_of, codes_of
 from fedpeer.learning.tables import read_columns, read_samples, samples_of
 from fedpeer.learning.workloads.loading import WorkloadSource
 from fedpeer.learning.workloads.protocol import (
@@ -309,7 +309,8 @@ def read(path: Path, terms: Terms) -> Samples:
             raise DataError(f"{path} is a folder, and the task has no class names to know its sub-folders by")
         return read_images(path, terms.classes)
     if terms.columns is not None:
-        return read_samples(path, terms.columns, terms.classes or None, beside_of(terms.strata))
+        strata = terms.strata
+        return read_samples(path, terms.columns, terms.classes or None, beside_of(strata), codes_of(strata))
     if path.suffix.lower() != ".npz":
         raise DataError(
             f"{path} is no .npz, and the task names no columns of a table; expected images and labels in an .npz, a "

@@ -1,9 +1,14 @@
 """A task file's calibration: written beside its comments, refused for another task."""
 
+import errno
 import json
+import os
+import subprocess
+import sys
 import tomllib
 from decimal import Decimal
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -11,17 +16,18 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from coordinator.calibration import basis, check_calibration, with_placeholders, written
+from coordinator.calibration import basis, check_calibration, replace_file, with_placeholders, written
 from coordinator.cli import app
 from coordinator.config import CalibrationSection, TaskConfig, parse_config
-from coordinator.errors import MarketTaskError
-from coordinator.opening import prepare_task
+from coordinator.errors import FolderError, MarketTaskError
+from coordinator.opening import prepare_task, repriced
 from fedpeer.cli.calibrate import AUDIT_GAIN, calibrate
 from fedpeer.cli.errors import CommandError
 from fedpeer.learning.models import initial_weights
 from fedpeer.protocol.model_file import encode_model
+from fedpeer.text_files import read_text
 from mechanism.audit import deterrence
-from mechanism.errors import MechanismError
+from mechanism.errors import FieldError, MechanismError
 from tests.commands import fedpeer
 from tests.coordinator.test_dry_round import task
 from tests.integration.market import make_folder
@@ -96,6 +102,110 @@ def test_every_comment_and_line_stays_and_the_numbers_are_others() -> None:
     assert again.count("[calibration]") == 1
     assert tomllib.loads(again)["calibration"]["pairs"] == 30
     assert tomllib.loads(again)["Q"] == 9
+
+
+def test_a_second_calibration_stays_where_the_first_is_with_the_comments_around_it() -> None:
+    text = written(
+        FILE.replace("Q = 1000          # the paper's\nphi = 300\nupsilon = 200\n", ""), {"Q": 1}, section()
+    )
+    ours = '# Who audits, from May on.\n[audit]\nrate = "1/20"\n'
+    again = written(f"{text}unknown = 1\n{ours}", {"Q": 2}, section(pairs=30))
+    assert again.endswith(ours)
+    assert again.index("[calibration]") < again.index("# Who audits")
+    assert (
+        tomllib.loads(again)["calibration"]
+        == tomllib.loads(written(FILE, {}, section(pairs=30)))["calibration"]
+    )
+    dotted = "calibration.phi = 1\n" + FILE
+    assert tomllib.loads(written(dotted, {}, section()))["calibration"]["pairs"] == 25
+
+
+def test_a_file_whose_lines_end_as_windows_ends_them_stays_one() -> None:
+    text = written(FILE.replace("\n", "\r\n"), {"phi": 3, "payment.scale": 2}, section())
+    assert text.count("\n") == text.count("\r\n") > 20
+    assert text.replace("\r\n", "\n") == written(FILE, {"phi": 3, "payment.scale": 2}, section())
+
+
+def test_the_file_that_a_link_leads_to_is_replaced_and_the_link_stays(tmp_path: Path) -> None:
+    (kept := tmp_path / "kept").mkdir()
+    file = kept / "spring.toml"
+    file.write_text(FILE + "# Zürich\n", encoding="utf-8")
+    file.chmod(0o640)
+    (link := tmp_path / "task.toml").symlink_to(file)
+    after = written(read_text(link), {"phi": 3}, section())
+    replace_file(link, read_text(link), after)
+    assert link.is_symlink()
+    assert (file.stat().st_mode & 0o777, list(kept.iterdir())) == (0o640, [file])
+    assert read_text(file) == after
+
+
+def test_a_file_that_cannot_be_replaced_is_as_it_was_and_nothing_lies_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "task.toml"
+    file.write_text(FILE)
+    with pytest.raises(MarketTaskError, match=r"task\.toml was changed meanwhile, and stays as it is now"):
+        replace_file(file, FILE + "# before", "after")
+
+    def full(path: Path, data: bytes) -> int:
+        with path.open("wb") as half:
+            half.write(data[:10])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(
+        FolderError, match=r"task\.toml cannot be written: No space left on device; it is as it was"
+    ):
+        replace_file(file, FILE, "after")
+    assert (list(tmp_path.iterdir()), file.read_text()) == ([file], FILE)
+
+
+#: Asks as somebody to whom permissions apply.
+_AS_NOBODY = """
+import os, sys
+from pathlib import Path
+from coordinator.calibration import check_replaceable
+if os.geteuid() == 0:
+    os.setuid(65534)
+check_replaceable(Path(sys.argv[1]))
+"""
+
+
+def test_a_file_in_a_folder_that_cannot_be_written_is_refused_before_anything_is_trained() -> None:
+    with TemporaryDirectory() as place:
+        (folder := Path(place) / "theirs").mkdir()
+        (file := folder / "task.toml").write_text(FILE)
+        for path in (Path(place), folder, file):
+            path.chmod(0o777)
+        for path, mode, refused in ((folder, 0o777, False), (folder, 0o555, True), (file, 0o444, True)):
+            path.chmod(mode)
+            asked = [sys.executable, "-c", _AS_NOBODY, str(file)]
+            done = subprocess.run(asked, capture_output=True, text=True, check=False, timeout=120)
+            assert (f"{path} cannot be written; give --dry-run" in done.stderr) == refused
+            assert (done.returncode != 0) == refused
+            path.chmod(0o777)
+
+
+def test_numbers_that_could_not_be_opened_are_refused() -> None:
+    config = task()
+    prepared = prepare_task(config, 0.0)
+    again = config.model_copy(update={"Q": Decimal(900), "phi": Decimal(12)})
+    assert repriced(prepared, again).bill_micro == prepare_task(again, 0.0).bill_micro != prepared.bill_micro
+    assert repriced(prepared, again).row.terms.phi == 12
+    for changes, said in (
+        (
+            {"payment": config.payment.model_copy(update={"scale": Decimal(10**12)})},
+            "the bill must stay below",
+        ),
+        ({"Q": config.upsilon}, "Q is .*expected more"),
+        (
+            {"rule": config.rule.model_copy(update={"claim_penalty": Decimal("1e-300")})},
+            "rule.claim_penalty .* digits",
+        ),
+        ({"budget_micro": 1}, "budget_micro is 1; expected at least"),
+    ):
+        with pytest.raises(FieldError, match=said):
+            repriced(prepared, config.model_copy(update=changes))
 
 
 def test_numbers_that_were_not_there_are_added_before_the_first_table() -> None:
@@ -209,6 +319,11 @@ def test_mistakes_are_said_before_anything_is_trained(tmp_path: Path) -> None:
     for arguments, said in (
         (("--costs", "2", "1"), "costs is [2.0, 1.0]; expected the least before the greatest"),
         (("--costs", "1", "2", "--degree", "0.95"), "degree is 0.95; expected above 0 and below 0.9"),
+        (
+            ("--costs", "1", "2", "--starts", "0.98", "0.3"),
+            "starts is [0.98, 0.3]; expected the least before",
+        ),
+        (("--costs", "1e-7", "2"), "costs is [1e-07, 2.0]; expected at least 0.000001 credits"),
     ):
         refused = CliRunner().invoke(alone, [str(file), *arguments])
         assert said in str(refused.exception)

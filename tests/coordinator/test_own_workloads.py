@@ -61,6 +61,10 @@ def halves():
     return TorchWorkload(lambda: nn.Linear(2, 2), classes=2.0)
 
 
+def three():
+    return TorchWorkload(lambda: nn.Linear(2, 3), classes=3)
+
+
 def nowhere():
     return TorchWorkload(lambda: nn.Linear(2, 2), lambda outputs, targets: outputs.sum(1) / 0 * 0, classes=2)
 
@@ -347,6 +351,7 @@ def test_a_data_set_of_pairs_becomes_samples(folder: Path) -> None:
         ("custom", CLASSES, "", "initial_model is None; expected a safetensors file"),
         ("digits-cnn", CLASSES, "", r"reads images of \(1, 8, 8\)"),
         ("own_models:halves", CLASSES, "", r"classes are 2\.0; expected a whole number of at least 2, or None"),
+        ("own_models:three", CLASSES, "", "tells 3 classes apart, and the learner's data 'table' have 2 labels"),
         ("own_models:nowhere", CLASSES, "", "losses that are NaN or infinite for 64 of the first 64 samples of D_c"),
         ("own_models:mlp", 'factory = "own_models:lists"', "", "gives inputs as a list; expected an array"),
         ("own_models:mlp", 'factory = "own_models:two_texts"', "", r"has \(2,\) texts a sample; expected one"),

@@ -3,8 +3,9 @@
 from pathlib import Path
 
 import pytest
+from pydantic import BaseModel
 
-from coordinator.config import TaskConfig, read_config
+from coordinator.config import ServiceConfig, TaskConfig, WorkerConfig, read_config
 from coordinator.errors import ConfigError
 
 TASK = """
@@ -28,3 +29,29 @@ def test_a_whole_number_is_written_as_one(tmp_path: Path, written: str) -> None:
     path.write_text(TASK.format(rounds=written))
     with pytest.raises(ConfigError, match=r"schedule\.rounds is .*; expected a whole number"):
         read_config(path, TaskConfig)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "said"),
+    [
+        (ServiceConfig, '[workers]\nexecutor = "dask"', 'executor is \'dask\'; expected "local", or "dask://HOST:PORT"'),
+        (ServiceConfig, '[workers]\ndevice = "gpu"', 'device is \'gpu\'; expected "cuda", "cuda:1", "cpu", or nothing'),
+        (ServiceConfig, '[s3]\nbucket = "A"', "s3.bucket is 'A'; expected a bucket's name: small letters"),
+        (ServiceConfig, '[s3]\nbucket = "a"\nprefix = "/a"', "s3.prefix is '/a'; expected parts of letters"),
+        (ServiceConfig, '[s3]\nbucket = "a"\nendpoint = "host"', "s3.endpoint is 'host'; expected https://HOST or"),
+        (ServiceConfig, '[notices."a b"]\nsecret = ""', "is not shown); expected a name of letters, digits"),
+        (WorkerConfig, 'scheduler = "host:1"\nmodels = "m"', "scheduler is 'host:1'; expected \"dask://HOST:PORT\""),
+    ],
+)  # fmt: skip
+def test_the_form_of_a_text_is_said_in_words(
+    tmp_path: Path, kind: type[BaseModel], text: str, said: str
+) -> None:
+    path = tmp_path / "settings.toml"
+    path.write_text(f'name = "-"\n{text}\n' if kind is ServiceConfig else text)
+    with pytest.raises(ConfigError) as refused:
+        read_config(path, kind)
+    lines = str(refused.value).splitlines()
+    assert any(said in line for line in lines)
+    assert not any(sign in line for line in lines for sign in "^$[\\")
+    if kind is ServiceConfig:
+        assert "name is '-'; expected letters, digits, ., _, - and /, a letter or digit first" in lines[0]

@@ -105,6 +105,7 @@ def test_a_liar_loses_a_rounds_pay_and_what_it_saved() -> None:
         ({"degree": 0.9}, "degree"),
         ({"costs": (2.0, 1.0)}, "costs"),
         ({"costs": (0.0, 1.0)}, "costs"),
+        ({"costs": (9e-7, 1.0)}, "costs"),
         ({"starts": (0.3, 1.5)}, "starts"),
         ({"participants": 1}, "participants"),
         ({"budget": -1.0}, "budget"),

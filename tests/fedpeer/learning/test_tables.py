@@ -11,6 +11,7 @@ from pyarrow import csv, parquet
 
 from fedpeer.learning.errors import DataError
 from fedpeer.learning.images import class_folders, read_images
+from fedpeer.learning.strata import column_of, texts_of
 from fedpeer.learning.tables import layout_of, read_columns, read_samples
 from mechanism.workload import Columns
 
@@ -102,6 +103,82 @@ def test_csv_files_without_rows_or_with_empty_texts_are_refused(tmp_path: Path) 
         read_columns(path, ["carrier"])
 
 
+def written(folder: Path, **columns: list[str]) -> Path:
+    """A CSV with these texts."""
+    path = folder / "table.csv"
+    rows = zip(*columns.values(), strict=True)
+    path.write_text("\n".join(map(",".join, [tuple(columns), *rows])) + "\n")
+    return path
+
+
+WARD = {"hour": ["1", "2", "3"], "late": ["0", "1", "0"]}
+WARD_FORM = Columns(("hour",), "late", "array")
+
+
+@pytest.mark.parametrize(
+    ("codes", "strata"),
+    [
+        (["01", "1", "10"], ("01", "1", "10")),
+        (["0x1F", "31", "7"], ("0x1F", "31", "7")),
+        (["7", "12", "-1"], ("-1", "7", "12")),  # plain whole numbers keep their order
+        ([str(2**64), str(2**64 + 1), "1"], ("1", str(2**64), str(2**64 + 1))),
+        ([str(2**63), "01", "1"], ("01", "1", str(2**63))),
+    ],
+)
+def test_the_strata_of_a_csv_s_column_are_its_values_as_they_are_written(
+    codes: list[str], strata: tuple[str, ...], tmp_path: Path
+) -> None:
+    path = written(tmp_path, **WARD, code=codes)
+    own = read_samples(path, WARD_FORM, 2, ("code",), ("code",)).column("code")
+    assert column_of("code", own).values == strata
+    assert texts_of(own, "code") == codes
+
+
+def test_whole_numbers_beyond_int64_are_names_of_strata_in_every_kind_of_file(tmp_path: Path) -> None:
+    large = np.array([2**64 - 1, 2**63, 1, 1], np.uint64)
+    for kind in ("npz", "csv", "parquet"):
+        own = read_samples(stored(tmp_path, kind, site=large), FORM, 2, ("site",), ("site",)).column("site")
+        assert own.tolist() == [str(n) for n in large.tolist()]
+
+
+@pytest.mark.parametrize("classes", [None, 2])
+def test_a_csv_s_target_that_may_be_a_name_or_a_number_is_refused(
+    classes: int | None, tmp_path: Path
+) -> None:
+    path = written(tmp_path, hour=WARD["hour"], late=["1", "01", "0"])
+    with pytest.raises(
+        DataError, match="late has '01' in row 1, a name other than 1, and as a number 1; expected"
+    ):
+        read_samples(path, WARD_FORM, classes)
+    assert read_samples(path, WARD_FORM, ["0", "1", "01"]).targets.tolist() == [1, 2, 0]
+
+
+def test_a_csv_s_input_that_is_strata_too_is_a_number_or_refused(tmp_path: Path) -> None:
+    named = ("hour",)
+    plain = read_samples(written(tmp_path, **WARD), WARD_FORM, 2, named, named)
+    assert plain.column("hour").tolist() == [1, 2, 3]
+    path = written(tmp_path, hour=["01", "2", "3"], late=WARD["late"])
+    assert np.asarray(read_samples(path, WARD_FORM, 2).inputs)[:, 0].tolist() == [1, 2, 3]
+    of_quantiles = read_samples(path, WARD_FORM, 2, named)
+    assert np.asarray(of_quantiles.inputs)[:, 0].tolist() == [1, 2, 3]
+    with pytest.raises(DataError, match=r"hour has '01' in row 0, .* strata in a column that is no input"):
+        read_samples(path, WARD_FORM, 2, named, named)
+
+
+@pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 10**30])
+def test_whole_numbers_beyond_int64_in_a_csv_are_refused_and_measured_ones_are_not(
+    number: int, tmp_path: Path
+) -> None:
+    path = written(tmp_path, hour=["1", str(number), "3"], late=WARD["late"])
+    with pytest.raises(
+        DataError, match="hour has whole numbers of more than 64 bits, the first in row 1; expected"
+    ):
+        read_samples(path, WARD_FORM, 2)
+    for other in ("0.5", "1e300"):  # a column of measured numbers, of which whole ones are some
+        path = written(tmp_path, hour=["1", str(number), other], late=WARD["late"])
+        assert np.asarray(read_samples(path, WARD_FORM, 2).inputs)[1, 0] == float(number)
+
+
 def test_an_array_of_objects_is_named_as_such(tmp_path: Path) -> None:
     path = tmp_path / "table.npz"
     np.savez(path, hour=np.array(HOURS), carrier=np.array(CARRIERS, dtype=object))
@@ -122,6 +199,9 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...], str]] = {
     "rounded": ({"miles": [1, 2**53 + 1, 2, 3]}, ("npz", "csv", "parquet"), r"beyond 2\^53, the first in row 1"),
     "rounded, unsigned": (
         {"miles": np.array([1, 2, 2**53 + 1, 3], np.uint64)}, ("npz", "parquet"), r"beyond 2\^53, the first in row 2"
+    ),
+    "beyond 64 bits": (
+        {"miles": np.array([1, 2, 2**63, 3], np.uint64)}, ("npz", "csv", "parquet"), "of more than 64 bits, .* in row 2"
     ),
     "dates": ({"miles": pa.array([1, 2, 3, 4], pa.timestamp("s"))}, ("parquet",), "timestamp.*; expected numbers"),
     "complex": ({"miles": np.array([1j, 2, 3, 4])}, ("npz",), "complex128"),
@@ -209,3 +289,50 @@ def test_images_that_do_not_agree_are_refused(tmp_path: Path) -> None:
     (tmp_path / "dog" / "b.png").write_bytes(b"no image")
     with pytest.raises(DataError, match=r"b.png cannot be read as an image"):
         read_images(tmp_path, ("cat", "dog"))
+
+
+def test_hidden_folders_and_files_are_no_classes_and_no_images(tmp_path: Path) -> None:
+    for name in ("cat/a.png", "dog/b.png", ".thumbnails/a.png", "cat/.thumbnails/sub/a.png"):
+        image(tmp_path / name)
+    (tmp_path / "dog" / "._b.png").write_bytes(b"a Mac's, of b.png")
+    assert class_folders(tmp_path) == ("cat", "dog")
+    assert read_images(tmp_path, ("cat", "dog")).targets.tolist() == [0, 1]
+    hidden = tmp_path / ".data"  # which the task file names all the same
+    image(hidden / "cat" / "a.png")
+    image(hidden / "dog" / "a.png")
+    assert read_images(hidden, class_folders(hidden)).targets.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png", "tif", "webp"])
+def test_an_image_is_turned_as_its_exif_says(suffix: str, tmp_path: Path) -> None:
+    upright = np.zeros((16, 8), np.uint8)
+    upright[:8] = 255
+    told = Image.Exif()
+    told[0x0112] = 6  # it is shown turned by 90 degrees clockwise
+    lying = Image.fromarray(np.rot90(upright).copy())
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        lying.save(tmp_path / name / f"a.{suffix}", exif=told)
+    found = np.asarray(read_images(tmp_path, ("cat", "dog")).inputs)
+    assert found.shape[2:] == (16, 8)
+    assert np.abs(found[0, 0] - upright / 255).max() < 0.1
+
+
+@pytest.mark.parametrize("suffix", ["tif", "png", "webp"])
+def test_an_image_of_several_pages_is_refused(suffix: str, tmp_path: Path) -> None:
+    image(tmp_path / "dog" / "b.png")
+    (tmp_path / "cat").mkdir()
+    pages = [Image.new("L", (4, 3), value) for value in (0, 255)]
+    pages[0].save(tmp_path / "cat" / f"a.{suffix}", save_all=True, append_images=pages[1:])
+    with pytest.raises(DataError, match=rf"a\.{suffix} .* it has 2 pages; expected one: write each"):
+        read_images(tmp_path, ("cat", "dog"))
+
+
+def test_of_a_camera_s_jpeg_with_previews_the_picture_is_read(tmp_path: Path) -> None:
+    picture, preview = (Image.new("RGB", (8, 8), value) for value in ((255, 0, 0), (0, 0, 255)))
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        with (tmp_path / name / "a.jpg").open("wb") as file:
+            picture.save(file, format="MPO", save_all=True, append_images=[preview])
+    found = np.asarray(read_images(tmp_path, ("cat", "dog")).inputs)
+    assert found[0, :, 0, 0] == pytest.approx([1, 0, 0], abs=0.05)
