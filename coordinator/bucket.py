@@ -16,12 +16,13 @@ under no name; a bucket's rule for incomplete uploads deletes them.
 import configparser
 import hashlib
 import json
+import os
 import re
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -54,6 +55,12 @@ _PART_SECONDS = 120
 #: Characters of what a store says, in an error.
 _SAID = 200
 
+#: How long keys of a file are used before it is read again, and how long before their end obstore asks for others.
+_KEYS_LAST, _ASKED_BEFORE = timedelta(minutes=1), timedelta(minutes=5)
+
+#: What a key consists of.
+_KEY = re.compile(r"[!-~]+")
+
 #: An object that says whose the others below the prefix are.
 _OWNER = "fedpeer-market.json"
 
@@ -73,7 +80,7 @@ _NO_TLS = {
 #: What an operator looks at, by what the answer has in it; the last for no answer.
 _LOOK_AT = (
     (
-        r"\b40[13]\b|AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch|Token|Expired|TooSkewed",
+        r"\b40[13]\b|credentials|AccessDenied|InvalidAccessKeyId|SignatureDoesNotMatch|Token|Expired|TooSkewed",
         "check the keys (s3.credentials, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY), this machine's clock, and "
         "that their user may get, put, delete and list there",
     ),
@@ -120,23 +127,30 @@ class Bucket:
         self._endpoint = section.endpoint
         options: dict[str, Any] = {"checksum_algorithm": "SHA256"}
         if section.credentials:
-            options |= read_credentials(folder / section.credentials)
+            path = folder / section.credentials
+            read_credentials(path)  # says what is wrong with it before anything is asked of the store
+            options["credential_provider"] = lambda: _lasting(read_credentials(path))
+        else:
+            check_environment(os.environ)
         if section.endpoint:
             # Bucket names as host names need a name service that knows them, which few stores at home have.
             options |= {"endpoint": section.endpoint, "virtual_hosted_style_request": False}
-        self._store: S3Store = S3Store(
-            section.bucket,
-            prefix=section.prefix or None,
-            region=section.region,
-            client_options={
-                "allow_http": section.endpoint.startswith("http://"),
-                "timeout": timedelta(seconds=_PART_SECONDS),
-                "connect_timeout": timedelta(seconds=10),
-                "user_agent": "fedpeer",
-            },
-            retry_config=_RETRIES,  # type: ignore[arg-type]  # a typed dict of obstore's
-            **options,
-        )
+        try:
+            self._store: S3Store = S3Store(
+                section.bucket,
+                prefix=section.prefix or None,
+                region=section.region,
+                client_options={
+                    "allow_http": section.endpoint.startswith("http://"),
+                    "timeout": timedelta(seconds=_PART_SECONDS),
+                    "connect_timeout": timedelta(seconds=10),
+                    "user_agent": "fedpeer",
+                },
+                retry_config=_RETRIES,  # type: ignore[arg-type]  # a typed dict of obstore's
+                **options,
+            )
+        except (exceptions.BaseError, ValueError) as error:
+            raise ConfigError(f"[s3] cannot be used: {_cause(str(error))}") from None
 
     def check(self) -> None:
         """Whether the bucket is there and can be read. Raises BucketError."""
@@ -316,6 +330,8 @@ class Bucket:
 def _cause(said: str) -> str:
     """What a store answered, or why it did not, from obstore's words and what it adds for debugging."""
     words, _, source = said.partition("Debug source")
+    if ours := words.partition(f"{ConfigError.__name__}: ")[2]:  # of the file of keys
+        return " ".join(ours.split())
     if status := _STATUS.search(words):
         code, message = _CODE.search(words), _MESSAGE.search(words)
         names = ": ".join(found[1].strip() for found in (code, message) if found)
@@ -353,7 +369,40 @@ def read_credentials(path: Path) -> dict[str, str]:
     found = {name: section[f"aws_{name}"] for name in names if f"aws_{name}" in section}
     if lacking := [name for name in names[:2] if not found.get(name)]:
         raise ConfigError(f"s3.credentials: {path} has no aws_{lacking[0]} in its section [default]")
+    for name, value in found.items():
+        _check_key(f"s3.credentials: aws_{name} of {path}", value)
     return found
+
+
+def check_environment(environment: Mapping[str, str]) -> None:
+    """Raises ConfigError where the environment has one of two keys, or one that is none; no secret is repeated."""
+    names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+    given = [name for name in names if name in environment]
+    if len(given) == 1:
+        lacking = next(name for name in names if name not in given)
+        raise ConfigError(
+            f"{given[0]} is set and {lacking} is not; set both, or name a file of them by s3.credentials"
+        )
+    for name in (*given, "AWS_SESSION_TOKEN"):
+        if name in environment:
+            _check_key(name, environment[name])
+
+
+def _check_key(name: str, value: str) -> None:
+    """Raises ConfigError for what no key is, and no header of a request can hold."""
+    if not _KEY.fullmatch(value):
+        raise ConfigError(
+            f"{name} is empty, or has a space, a line break or another character that no key has (`echo` adds a line "
+            "break, `printf` does not); put the key there and nothing else"
+        )
+
+
+def _lasting(keys: dict[str, str]) -> Any:
+    """Keys as obstore asks for them again after a minute: it does so five minutes before their end."""
+    token = {"token": keys["session_token"]} if "session_token" in keys else {}
+    ends = datetime.now(UTC) + _ASKED_BEFORE + _KEYS_LAST
+    names = ("access_key_id", "secret_access_key")
+    return {**{name: keys[name] for name in names}, **token, "expires_at": ends}
 
 
 def _stored(found: Any) -> StoredObject:

@@ -26,6 +26,7 @@ import base64
 import contextlib
 import json
 import os
+import stat
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -507,11 +508,27 @@ def assembling(folder: StateFolder) -> Iterator[StateFolder]:
                 sync(found)
             check_free(folder)
             if inside:
-                target.chmod(0o700)
+                _make_private(target)
                 _move_in(made.path, target)
             else:
                 made.path.rename(target)
         sync(target if inside else target.parent)
+
+
+def _make_private(folder: Path) -> None:
+    """Leaves a folder to its owner. A mounted volume's is root's, with a group of ours: what is in it is our own.
+
+    Raises:
+        FolderError: it is another user's, or everybody can write to it; OSError as of chmod.
+    """
+    found = folder.stat()
+    if found.st_uid == os.geteuid():
+        folder.chmod(0o700)
+    elif found.st_uid != 0 or found.st_mode & stat.S_IWOTH:
+        raise FolderError(
+            f"{folder} is not this user's own, and others could change what is in it; expected one of this user's, "
+            "or a volume of root's that this user's group can write to"
+        )
 
 
 def _move_in(made: Path, target: Path) -> None:

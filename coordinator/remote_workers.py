@@ -196,13 +196,16 @@ class RemoteExecutor(Executor):
             return
         from fedpeer.learning.arithmetic import arithmetic, arithmetic_digest
 
-        own = RESOURCE + arithmetic_digest(arithmetic(self._device))
+        found = arithmetic(self._device)
+        digest = arithmetic_digest(found)
+        own = RESOURCE + digest
         workers = client.scheduler_info(n_workers=-1)["workers"].values()
         fitting = sum(own in worker["resources"] for worker in workers)
         if not fitting:
             self._say(
                 f"the scheduler at {self._address} has {counted(len(workers), 'worker')} and none of this machine's "
-                "arithmetic"
+                f"arithmetic, {digest}: {', '.join(f'{name} {value}' for name, value in found.items())}; "
+                "`fedpeer worker run` says each worker's: give them this machine's packages, and processors of its kind"
             )
         else:
             self._say("")

@@ -10,10 +10,13 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from typing import Any
 
 import structlog
 
+from coordinator.errors import CoordinatorError
 from coordinator.metrics import Metrics
+from fedpeer.audit.sql.errors import StorageError
 
 log = structlog.get_logger()
 
@@ -75,7 +78,10 @@ class Duty:
             self._since = time.monotonic()
         self._supervisor._restarted(self)
         with suppress(Exception):  # a line that cannot be written is no reason to end
-            log.error("a duty ended; it begins again", duty=self.name, seconds=self._retry, exc_info=error)
+            # Of what an operator sees to, such as a database that is away, the sentence says all.
+            known = isinstance(error, CoordinatorError | StorageError)
+            why: dict[str, Any] = {"why": str(error)} if known else {"exc_info": error}
+            log.error("a duty ended; it begins again", duty=self.name, seconds=self._retry, **why)
 
 
 class Supervisor:

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from coordinator.config import WORKER_FILE, WorkerConfig, read_config, split_address
-from coordinator.errors import ServeError
+from coordinator.errors import FolderError, ServeError
 from coordinator.remote_workers import RESOURCE, WORKER_FOLDER
 from coordinator.shadow_workers import check_device
 from coordinator.worker_folders import worker_security
@@ -34,7 +34,13 @@ _END_SECONDS = 10
 _NO_PAGES = "127.0.0.1:0"
 
 #: Characters of what Dask says.
-_WORDS = 200
+_WORDS = 240
+
+#: Of a scheduler whose certificate, or that takes ours for one, of another authority or out of date.
+_NOT_OURS = (
+    "its certificate and this folder's do not go together: they are of two markets, or one is out of date; have both "
+    "folders made again by `fedpeer coordinator worker`"
+)
 
 #: Seconds from one attempt to reach a scheduler to the next.
 _AGAIN = 2.0
@@ -137,6 +143,11 @@ def dask_setup(worker: Any) -> None:
 
 def _begin(folder: Path) -> None:
     configure_logs()
+    if not (folder / WORKER_FILE).is_file():
+        raise FolderError(
+            f"{folder} is not a worker's folder: it has no {WORKER_FILE}. On the coordinator's machine "
+            "`fedpeer coordinator worker FOLDER` makes one; carry it here"
+        )
     read_config(folder / WORKER_FILE, WorkerConfig)
     worker_security(folder)  # says what is wrong before anything starts
     import dask
@@ -204,6 +215,7 @@ async def _keep_working(make: Callable[[], Any], said: _Said) -> None:
         except (OSError, TimeoutError, RuntimeError) as error:
             # Dask's words for a scheduler that does not answer, around the system's.
             words = printable(" ".join(str(error.__cause__ or error).split()))
+            words = _NOT_OURS if "certificate" in words.lower() else words
             said.waiting(words[:_WORDS] or type(error).__name__)
         finally:
             await asyncio.shield(asyncio.ensure_future(_closed(nanny)))

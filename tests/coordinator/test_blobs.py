@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -335,6 +336,10 @@ def test_a_file_of_credentials_that_cannot_be_used_is_refused(tmp_path: Path) ->
     path.chmod(0o600)
     for text, said in (
         ("", "has no aws_access_key_id in its section"),
+        (
+            f"[default]\naws_access_key_id = A\naws_secret_access_key = é{SECRET_KEY}\n",
+            "character that no key has",
+        ),
         ("[default]\naws_access_key_id = A\n", "has no aws_secret_access_key"),
         (f"[default\n{SECRET_KEY}", "is not in the form of AWS's"),
     ):
@@ -344,3 +349,63 @@ def test_a_file_of_credentials_that_cannot_be_used_is_refused(tmp_path: Path) ->
         assert SECRET_KEY not in str(caught.value)
     with pytest.raises(ConfigError, match=r"none.key cannot be read: No such file"):
         read_credentials(tmp_path / "none.key")
+
+
+@pytest.mark.parametrize(
+    ("environment", "said"),
+    [
+        (
+            {"AWS_ACCESS_KEY_ID": ACCESS_KEY},
+            "AWS_ACCESS_KEY_ID is set and AWS_SECRET_ACCESS_KEY is not; set both",
+        ),
+        ({"AWS_SECRET_ACCESS_KEY": SECRET_KEY}, "AWS_SECRET_ACCESS_KEY is set and AWS_ACCESS_KEY_ID is not"),
+        (
+            {"AWS_ACCESS_KEY_ID": f"{ACCESS_KEY}\n", "AWS_SECRET_ACCESS_KEY": SECRET_KEY},
+            "AWS_ACCESS_KEY_ID is empty, or",
+        ),
+        (
+            {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": f"{SECRET_KEY}\n"},
+            "AWS_SECRET_ACCESS_KEY is empty",
+        ),
+        (
+            {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY, "AWS_SESSION_TOKEN": ""},
+            "AWS_SESSION_TOKEN is empty",
+        ),
+    ],
+)
+def test_keys_of_the_environment_that_are_none_are_refused(
+    environment: dict[str, str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=said) as caught:
+        Bucket(S3Section(bucket="models", endpoint="http://127.0.0.1:1"), tmp_path)
+    assert SECRET_KEY not in str(caught.value)
+
+
+def test_keys_of_a_file_are_taken_from_it_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coordinator.bucket._KEYS_LAST", -timedelta(minutes=4))
+    with object_store("rclone", tmp_path / "store") as url:
+        write_key(tmp_path)
+        bucket = Bucket(section(url), tmp_path)
+        assert said_in_the_end(bucket, "") == ""
+        write_key(tmp_path, secret_key="one-that-has-ended")
+        said_in_the_end(bucket, "SignatureDoesNotMatch")
+        (tmp_path / "s3.key").write_text("[default")  # as somebody writes it
+        said_in_the_end(bucket, "s3.key is not in the form of AWS's credentials files; check the keys")
+        write_key(tmp_path)
+        said_in_the_end(bucket, "")
+
+
+def said_in_the_end(bucket: Bucket, expected: str) -> str:
+    """What is wrong with a bucket, once that is what is expected; "" for nothing."""
+    while True:
+        said = ""
+        try:
+            bucket.check()
+        except BucketError as error:
+            said = str(error)
+        if expected in said and bool(expected) == bool(said):
+            return said

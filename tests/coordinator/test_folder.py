@@ -1,11 +1,13 @@
 """A state folder is made whole or not at all, nothing in it is made twice, and what is lost is said to be lost."""
 
+import os
 import shutil
 import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from sqlalchemy import create_engine, text
@@ -22,6 +24,9 @@ from mechanism.errors import FieldError
 from tests.backends import DURABLE, scratch_url
 
 CONFIG = 'name = "test"\n[server]\nmarket = "127.0.0.1:0"\npublic = "127.0.0.1:0"\nmetrics = ""\n'
+#: A user and group of no name.
+_OTHER = 10001
+
 FILES = (
     "authority.key",
     "authority.pem",
@@ -72,6 +77,44 @@ def test_init_into_a_folder_that_is_there_leaves_what_is_in_it(tmp_path: Path) -
     assert tmp_path.stat().st_mode & 0o777 == 0o700
     for name in ("authority.key", "server.key", "ledger.key", "coordinator.toml", "coordinator.db"):
         assert (folder.path / name).stat().st_mode & 0o077 == 0
+
+
+def as_other(*words: str) -> "subprocess.CompletedProcess[str]":
+    """Runs a module as another user."""
+    user = [
+        "setpriv",
+        "--reuid",
+        str(_OTHER),
+        "--regid",
+        str(_OTHER),
+        "--clear-groups",
+        sys.executable,
+        "-P",
+        "-m",
+    ]
+    return subprocess.run([*user, *words], cwd="/", capture_output=True, text=True)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs a folder of another user's")
+@pytest.mark.parametrize(
+    ("owner", "mode", "said"),
+    [(0, 0o2775, ""), (0, 0o2777, "is not this user's own"), (1, 0o2770, "is not this")],
+)
+def test_init_into_a_volume_that_is_roots_and_its_groups(owner: int, mode: int, said: str) -> None:
+    """As Kubernetes mounts one; not below pytest's folder, which only its owner can enter."""
+    if shutil.which("setpriv") is None or as_other("fedpeer", "--version").returncode:
+        pytest.skip("needs setpriv, and a Python that other users can run")
+    with TemporaryDirectory() as place:
+        Path(place).chmod(0o755)
+        volume = Path(place) / "volume"
+        volume.mkdir()
+        os.chown(volume, owner, _OTHER)
+        volume.chmod(mode)
+        done = as_other("fedpeer", "coordinator", "init", str(volume), "--metrics", "")
+        assert (done.returncode, said in done.stderr) == (2 if said else 0, True), done.stderr
+        found = [] if said else [*FILES]
+        assert sorted(path.name for path in volume.iterdir()) == found
+        assert all(not path.stat().st_mode & 0o077 for path in volume.glob("*.key"))
 
 
 @pytest.mark.parametrize("backend", DURABLE)

@@ -4,10 +4,13 @@ import asyncio
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 import coordinator.supervision
+from coordinator.errors import BucketError
 from coordinator.metrics import Metrics
 from coordinator.supervision import Duty, Supervisor
+from fedpeer.audit.sql.errors import DatabaseUnreachable
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +57,26 @@ async def test_whatever_ends_a_duty_it_begins_again(error: BaseException) -> Non
     assert supervisor.troubles() == {}
     assert value(metrics, "fedpeer_duty_failing", duty="a duty") == 0
     assert alarms == []
+    await supervisor.stop()
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (DatabaseUnreachable("the database cannot be reached"), {"why": "the database cannot be reached"}),
+        (BucketError("the bucket is away"), {"why": "the bucket is away"}),
+        (bug := RuntimeError("a bug"), {"exc_info": bug}),
+    ],
+)
+async def test_what_an_operator_sees_to_is_one_sentence_in_the_log_and_a_bug_has_its_place(
+    error: Exception, said: dict[str, Any]
+) -> None:
+    supervisor, work = Supervisor(Metrics(), lambda alarmed: None), Work(error)
+    with capture_logs() as lines:
+        supervisor.begin("a duty", work)
+        await work.going_on.wait()
+    [line] = lines
+    assert {name: line[name] for name in ("why", "exc_info") if name in line} == said
     await supervisor.stop()
 
 

@@ -2,8 +2,11 @@
 
 import asyncio
 import socket
+import subprocess
+import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import wait
 from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
@@ -13,8 +16,9 @@ import psutil
 import pytest
 
 from coordinator import worker_cli
-from coordinator.config import ServiceConfig, parse_config
+from coordinator.config import WORKER_FILE, ServiceConfig, parse_config
 from coordinator.errors import ConfigError, FolderError, ServeError
+from fedpeer.learning.arithmetic import arithmetic, arithmetic_digest
 from tests.chaos.test_worker_kills import Place, placed
 
 #: Pages of Dask's that tell of workers and of what they do.
@@ -56,11 +60,54 @@ def test_a_certificate_that_cannot_be_used_is_refused_at_once(file: str, place: 
         worker_cli.run(place.worker, 1, "")
 
 
+@pytest.mark.parametrize("command", [lambda path: worker_cli.run(path, 1, ""), worker_cli.schedule])
+def test_another_folder_is_no_workers(command: Callable[[Path], None], place: Place) -> None:
+    for path in (place.folder.path, place.worker / "none"):
+        with pytest.raises(
+            FolderError, match=r"is not a worker's folder: .* `fedpeer coordinator worker FOLDER` makes one"
+        ):
+            command(path)
+
+
+@pytest.mark.long
+def test_a_worker_of_another_market_and_one_of_another_arithmetic_are_told_what_is_wrong(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.schedule()
+    with placed(tmp_path / "other") as other:
+        text = (other.worker / WORKER_FILE).read_text()
+        (other.worker / WORKER_FILE).write_text(text.replace(str(other.port), str(place.port)))
+        process = subprocess.Popen(
+            [sys.executable, "-m", "fedpeer", "worker", "run", str(other.worker), "--processes", "1"],
+            stderr=subprocess.PIPE,
+        )
+        assert process.stderr is not None
+        while b"no work from" not in (line := process.stderr.readline()):
+            assert line
+        process.kill()
+        process.wait()
+        process.stderr.close()
+    assert (
+        b"do not go together: they are of two markets, or one is out of date; have both folders made" in line
+    )
+
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Nehalem")  # as on an older processor
+    place.work(1)
+    executor = place.executor()
+    waiting = executor.submit(sum, (1, 2))
+    while not executor.trouble:
+        assert not wait([waiting], timeout=0.1).done
+    assert f"has 1 worker and none of this machine's arithmetic, {arithmetic_digest(arithmetic())}: blas" in (
+        executor.trouble
+    )
+    executor.shutdown()
+
+
 def test_what_a_worker_waits_for_is_said_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Until the reason is another."""
-    reasons = ["a certificate that is out of date", "refused", "refused"]
+    reasons = ["a line that was cut", "refused", "refused"]
 
     class Away:
         def __await__(self) -> Any:
@@ -75,7 +122,7 @@ def test_what_a_worker_waits_for_is_said_once(
         asyncio.run(worker_cli._keep_working(Away, worker_cli._Said("dask://there:8786")))
     assert capsys.readouterr().err.splitlines() == [
         "no work from dask://there:8786 (refused); it is tried again and again",
-        "no work from dask://there:8786 (a certificate that is out of date); it is tried again and again",
+        "no work from dask://there:8786 (a line that was cut); it is tried again and again",
     ]
 
 

@@ -296,7 +296,9 @@ _SQLITE: tuple[tuple[tuple[str, ...], type[StorageError], str], ...] = (
     ),
 )
 
-_UNREACHABLE = "the database cannot be reached: {}"
+_UNREACHABLE = (
+    "the database cannot be reached: {}; check its server, and the host, name, user and password given for it"
+)
 
 #: The same for PostgreSQL's SQLSTATE.
 _POSTGRESQL: tuple[tuple[tuple[str, ...], type[StorageError], str], ...] = (
@@ -363,11 +365,19 @@ def parse_url(url: str | URL) -> URL:
                 f"this is not a usable database URL: {parsed.drivername} is not supported; {_FORMS}"
             )
     try:
-        parsed.get_dialect().import_dbapi()
+        psycopg: Any = parsed.get_dialect().import_dbapi()
     except ImportError:
         raise DatabaseUnreachable(
             "PostgreSQL's driver is not installed; it comes with the extra fedpeer[postgresql]"
         ) from None
+    if parsed.get_backend_name() == "postgresql":
+        try:
+            psycopg.conninfo.make_conninfo(**dict.fromkeys(parsed.query, "1"))
+        except psycopg.ProgrammingError:
+            raise DatabaseUnreachable(
+                "the database URL has a parameter behind its ? that PostgreSQL does not know; expected some of its "
+                "connection parameters, such as sslmode=verify-full"
+            ) from None
     return parsed
 
 

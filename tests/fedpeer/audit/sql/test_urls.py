@@ -146,3 +146,21 @@ def test_a_database_with_two_names_is_not_written(tmp_path: Path) -> None:
     read_only = Database(f"sqlite:///{second}", read_only=True)
     read_only.check_schema()
     read_only.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        (
+            "postgresql://ann@127.0.0.1:1/market?no_such_option=hush",
+            "has a parameter behind its .* such as sslmode",
+        ),
+        (
+            "postgresql://ann@127.0.0.1:1/market",
+            "cannot be reached: .*; check its server, and the host, name",
+        ),
+    ],
+)
+def test_what_an_operator_looks_at_is_said(url: str, said: str) -> None:
+    with pytest.raises(DatabaseUnreachable, match=said):
+        Database(url).tables()
