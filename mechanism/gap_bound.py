@@ -2,10 +2,13 @@
 
     |F_c(w^k) - F_c(w^k')| <= Phi * (delta_k^2 + delta_k'^2) + Upsilon,      Phi, Upsilon > 0
 
-`strongly_convex` and `stochastic` give constants for which this is a theorem (docs/mechanism.md, section 2);
-`paper` reproduces the numbers of the source's experiments, which are not; `fit` takes measured losses.
+`strongly_convex` and `stochastic` give constants for which this is a theorem (docs/mechanism.md, section 2), with the
+larger square in place of the sum, too: F_c(w^k') >= F_c(w*), so the gap is at most
+F_c(w^k) - F_c(w*) <= (L/2) |w^k - w*|^2, and |w^k - w*| <= |w^k - v_E| + |v_E - w*| <= 2 G S delta_k + rho G / mu;
+square with (a + b)^2 <= 2 a^2 + 2 b^2. `paper` reproduces the numbers of the source's experiments, which are no bound;
+`fit` takes measured losses.
 
-Source: Pang et al. 2025, Theorem 2 and the hyperparameter analysis of its appendix.
+Source: replaces Pang et al. 2025, Theorem 2; the hyperparameter analysis of its appendix.
 """
 
 import math

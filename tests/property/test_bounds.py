@@ -13,7 +13,6 @@ from mechanism.bounds.convergence import (
     two_learning_rates,
 )
 from mechanism.bounds.divergence import divergence_bound
-from mechanism.bounds.generalization import generalization_gap
 from mechanism.bounds.steps import step_sums
 from mechanism.errors import FieldError
 from mechanism.gap_bound import GapBound
@@ -163,12 +162,11 @@ def test_the_generalization_bound_holds_in_every_draw():
         etas = rng.uniform(0.01, 2 / (problem.L + problem.mu), int(rng.integers(1, 60)))
         paths, G = runs(problem, [*mixtures, reference], rng.normal(size=problem.dim) * 2, etas)
         loss = [reference @ problem.losses(path[-1]) for path in paths[:2]]
-        sharp, loose = (
-            generalization_gap(problem.L, G, problem.mu, etas, *degrees, sharp=flag) for flag in (True, False)
-        )
+        bound = GapBound.strongly_convex(problem.L, G, problem.mu, etas)
+        sharp = bound.phi * max(degrees) ** 2 + bound.upsilon
         gap = abs(loss[0] - loss[1])
         assert gap <= sharp * (1 + 1e-9)
-        assert sharp <= loose * (1 + 1e-12)
+        assert sharp <= bound.gap(*degrees) * (1 + 1e-12)
         tightest = max(tightest, gap / sharp)
     print(f"generalization gap: at most {tightest:.3f} of the bound over {DRAWS} draws")  # noqa: T201  how tight, for the reader
     assert tightest > 0.001
@@ -188,7 +186,7 @@ def test_the_generalization_bound_holds_in_expectation_with_stochastic_gradients
             paths, greatest = runs(problem, mixtures, w0, etas, noise)
             G = max(G, greatest)
             losses += [reference @ problem.losses(path[-1]) / 40 for path in paths]
-        bound = generalization_gap(problem.L, G, problem.mu, etas, *degrees, sigma=sigma)
+        bound = GapBound.stochastic(problem.L, G, problem.mu, etas, sigma).gap(*degrees)
         assert abs(losses[0] - losses[1]) <= bound
         tightest = max(tightest, abs(losses[0] - losses[1]) / bound)
     print(f"stochastic generalization gap: at most {tightest:.4f} of the bound")  # noqa: T201  how tight, for the reader
@@ -204,7 +202,7 @@ def test_the_papers_generalization_bound_fails():
     w = G / mu * math.prod(1 - eta * mu for eta in etas)
     optimal_gap = mu * w**2 / 2
     assert optimal_gap > paper
-    assert optimal_gap <= generalization_gap(L, G, mu, etas, 0.0, 0.0)
+    assert optimal_gap <= GapBound.strongly_convex(L, G, mu, etas).gap(0, 0)
 
 
 @pytest.mark.parametrize("steps", [2, 3, 6, 7])
@@ -417,7 +415,7 @@ def test_anarchic_rounds_with_delays_and_partial_arrivals_stay_within_their_boun
         lambda: divergence_bound(1, [0.1], 1, [0.5, 0.6], [0.1, 0.1]),
         lambda: divergence_bound(1, [0.1], 1, [1.0], [1.1]),
         lambda: divergence_bound(float("nan"), [0.1], 1, [1.0], [1.0]),
-        lambda: generalization_gap(1, 1, 0.1, [], 0.1, 0.1),
+        lambda: GapBound.strongly_convex(1, 1, 0.1, []),
         lambda: two_learning_rates(
             smoothness=1, gradient_bound=1, local_steps=5, rounds=1, local_rate=1, global_rate=1, sigma=0,
             weights=[1.0], degrees=[0.1], start_gap=1,
