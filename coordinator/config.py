@@ -135,9 +135,6 @@ def _json_values(options: dict[str, Any]) -> dict[str, Any]:
 #: Keyword arguments of a factory.
 Options = Annotated[dict[str, Any], AfterValidator(_json_values)]
 
-#: A part of a path in a bucket.
-_PART = "[A-Za-z0-9._-]+"
-
 
 class ServerSection(Section):
     """Addresses as host:port; port 0 takes a free one.
