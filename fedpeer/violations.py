@@ -29,7 +29,7 @@ def shaped(pattern: str, words: str) -> AfterValidator:
 
     def check(text: str) -> str:
         if re.fullmatch(pattern, text) is None:
-            raise PydanticCustomError(_SHAPE, words)  # type: ignore[arg-type]
+            raise PydanticCustomError(_SHAPE, words)
         return text
 
     return AfterValidator(check)
