@@ -278,19 +278,19 @@ async def test_one_identity_has_one_session_whichever_front_it_is_at(tmp_path: P
 
 
 async def test_who_watches_at_another_front_is_not_absent_and_who_has_left_is(tmp_path: Path) -> None:
-    absence = 5.0
+    absence = 8.0
     schedule = {"round_seconds": 3600, "capacity": 5}
     async with fronts(tmp_path, 2, absence=absence, schedule=schedule) as (_, second):
         members = await in_training(second, ("ann", "bob", "cyd", "dan", "eve"))
+        watch = await watched(members[3])
         for number, client in enumerate(members[:3]):
             await client.submit(model_like(number), 1)
-        watch = await watched(members[3])
         database = Database(second.folder.database_url(second.folder.config()))
 
         def eve_is_long_gone() -> bool:
             with database.read() as connection:
                 heard = MarketStore(connection).heard("task")
-            return heard.get("dan", 0.0) - heard.get("eve", math.inf) > 2 * absence
+            return heard.get("dan", 0.0) - heard.get("eve", math.inf) > 1.5 * absence
 
         await until(eve_is_long_gone)
         # dan watches at a front that does not lead, and is waited for.
