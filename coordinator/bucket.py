@@ -189,9 +189,9 @@ class Bucket:
             except FileNotFoundError as error:
                 raise self._translated(error) from None
 
-        where = f"{self.display}/{_OWNER}"
+        where, found = f"{self.display}/{_OWNER}", self._persistently(attempt)
         try:
-            owner = str(json.loads(self._persistently(attempt))["log"])
+            owner = str(json.loads(found)["log"])
         except (ValueError, TypeError, KeyError):
             raise BucketError(
                 f"{where} is not what a coordinator writes there; check that s3.endpoint is an object store's, and "

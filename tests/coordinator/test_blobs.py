@@ -224,8 +224,10 @@ def test_an_endpoint_that_is_another_is_said(server: str, url: str, said: str, t
     write_key(tmp_path)
     with web_server(trustme.CA().issue_cert("127.0.0.1")) as other:
         url = url.replace("STORE", server.removeprefix("http://")).replace("TLS", other)
-        with pytest.raises(BucketError, match=f"cannot be used just now: .*{re.escape(said)}"):
-            Place(tmp_path, url).store()
+        blobs = open_blobs(tmp_path / "models", section(url), tmp_path)
+        for attempt in (blobs.prepare, lambda: blobs.claim("market")):
+            with pytest.raises(BucketError, match=f"cannot be used just now: .*{re.escape(said)}"):
+                attempt()
 
 
 @contextmanager
