@@ -295,17 +295,22 @@ def _unknown(half_width: float | None, terms: Terms, shadows: int, cut: bool) ->
 
 
 def _lenient(model: EvidenceModel | None, shadows: int) -> tuple[str, ...]:
-    """Where the limit that honest models pass at the stated rate lets the flawed shadows pass, too: there are so few.
+    """Where flawed shadows look like sound ones, or the limit that honest models pass at the stated rate lets most of
+    them pass, too: there are so few.
 
     Args:
         model: of the dry round; it has as many shadows as the task where that has at most `_SHADOWS`.
     """
+    if model is None or shadows > _SHADOWS:
+        return ()
+    if model.thresholds.quality_full <= 0:
+        return (
+            f"the screen of samples tells nothing: of {shadows} shadows those that were trained on a handful over and "
+            "over, or on wrong targets, look like the others, and where they do nobody is paid less for either. "
+            "Honest participants lose nothing by it. Ask for more shadows.",
+        )
     # What nothing is paid at is the flawed ones' median, but where that is no lower than the limit of the sound ones.
-    if (
-        model is None
-        or shadows > _SHADOWS
-        or model.thresholds.quality_none < model.thresholds.quality_full - 1
-    ):
+    if model.thresholds.quality_none < model.thresholds.quality_full - 1:
         return ()
     return (
         f"so few shadows hardly tell samples: of models that were trained on a handful over and over, or on wrong "

@@ -48,7 +48,7 @@ from mechanism.ranges import integer, integers, keyed, listed, whole
 from mechanism.settlement import MICRO, Assessment, Verdict
 
 #: Name of this arithmetic in the log. Any change of a verdict or of a degree's last digit needs a new name.
-ARITHMETIC = "strata-and-screens/half-even-micro-v7"
+ARITHMETIC = "strata-and-screens/half-even-micro-v8"
 
 #: Likeness, in millionths, that no two trainings have, whatever their samples: 1 but for rounding.
 ONE_MODEL = 999_000
@@ -121,7 +121,8 @@ class Thresholds:
             usual gain of models of these.
         echo_distance: least distance from a broadcast model, over the usual norm of an update of the mix.
         echo_cosine: largest cosine of the update with a public direction.
-        quality_full, quality_none: quality from which the payment is whole, and up to which it is nothing.
+        quality_full, quality_none: quality from which the payment is whole, and up to which it is nothing; a
+            `quality_full` of 0 or less holds nothing against anybody, as where flawed shadows look like sound ones.
         quality_degree: a model of this estimate or a greater one is more skewed than those that the quality was learnt
             on as flawed; it is not held against it.
         claim_band: a claim lower than the estimate by more than this is refuted.
@@ -653,6 +654,17 @@ def _overlapping(limits: Thresholds, holders: int, nearest: str, common: int) ->
 
 def _samples(quality: int, distinct: int, limits: Thresholds, kept: int) -> Verdict:
     figures = {"quality": _decimal(quality), "kept": _decimal(kept), "distinct": _decimal(distinct)}
+    if limits.quality_full <= 0:
+        shown = ""
+        if distinct < MICRO:
+            shown = f"The model shows {_decimal(distinct)} of the distinct samples that the recipe asks for. "
+        return Verdict(
+            "samples",
+            True,
+            f"{shown}Shadow models of few distinct samples or wrong targets look like others here: neither is held "
+            "against any model.",
+            figures,
+        )
     if kept == MICRO:
         shown = "enough distinct samples"
         if distinct < MICRO:

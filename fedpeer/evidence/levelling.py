@@ -19,7 +19,8 @@ weight w = min(1, 1 / (y c))^3, c the terms' `whole_from`:
 with twice what lies between the medians of sound and of tricked shadows as the scale, and the least limit at which
 sound shadows, each told by a line that has not seen it, keep `KEPT` of their weight in the mean, and so does the half
 of them that is nearest to the reference, which tricked ones are most like. So who follows the recipe loses 1 - `KEPT`
-in expectation, as far as it is like sound shadows.
+in expectation, as far as it is like sound shadows. Where lines do not tell tricked shadows that they have not seen from
+sound ones (`screening.told_apart`), the scale is chance, and there is none.
 """
 
 from collections.abc import Sequence
@@ -29,6 +30,7 @@ from fractions import Fraction
 import numpy as np
 
 from fedpeer.evidence.regression import Indices, Line, folds, ridge
+from fedpeer.evidence.screening import told_apart
 from fedpeer.evidence.sketch import Array
 from fedpeer.evidence.straying import LEAST_SOUND
 from mechanism.coverage import POWER
@@ -85,7 +87,7 @@ def fit_level(own: Levels, carried: Sequence[Levels], whole_from: Fraction) -> t
         sound[fold], tricked[left] = line(own.sound[fold]), line(own.tricked[left])
     low = float(np.median(sound))
     scale = _SCALE * (float(np.median(tricked)) - low)
-    if scale <= 0:
+    if scale <= 0 or not told_apart(sound, tricked):
         return ()
     nearest = np.argsort(own.degrees, kind="stable")[: len(sound) // 2]
 

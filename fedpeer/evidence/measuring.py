@@ -165,7 +165,7 @@ class ModelMeasurement:
         shares: of the strata, as estimated, (S,).
         figures: what the tests look at.
         straying: how far it lies from what other models span (`fedpeer.evidence.straying`).
-        quality: about 1 for a model of enough distinct samples with right targets, 0 for one without.
+        quality: about 1 for a model of enough distinct samples with right targets, 0 for one without; in [0, 1].
         failed: those of `screening.SCORES` that are beyond their limit, and "samples".
     """
 
@@ -278,7 +278,7 @@ class Ensemble:
         z = model.regressors(rows)
         degree = model.degree_of(z)
         shares = np.array(model.shares(rows)) / MICRO
-        quality = float(self.screens.quality(np.array(z) / MICRO))
+        quality = float(np.clip(self.screens.quality(np.array(z) / MICRO), 0, 1))
         figures = self.screens.figures(seen, shares, public, others)
         over = figures.scores() > self.screens.limits()
         failed = [name for name, fails in zip(SCORES, over, strict=True) if fails]

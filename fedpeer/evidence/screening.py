@@ -32,7 +32,10 @@ of what it moves one of these by, taken as independent; that of "samples" is mov
 
 *Samples* is the distance from flawed shadows, by a ridge regression from the regressors of the degree; the payment is
 nothing at the flawed shadows' median. Of models that seem more skewed than any flawed one it says nothing: a line that
-is drawn out so far says anything of them. *Claim* is one-sided: by how much the estimate exceeds the true degree. The
+is drawn out so far says anything of them. Nor does it say anything where the line does not tell the shadows that it has
+not seen (`told_apart`), or its limit refuses no flawed one: of few shadows, or where targets are mostly noise, it is
+drawn through chance, and what it gives of participants is off by more than of shadows. There it fails nobody. *Claim*
+is one-sided: by how much the estimate exceeds the true degree. The
 limits of "trained" and "claim" are those of the third of the degrees where they are the greatest; that of "trained" at
 least that of the tenth of the shadows with the fewest strata.
 
@@ -44,6 +47,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.stats import mannwhitneyu
 
 from fedpeer.evidence.fitting import Fitted, ShadowTable
 from fedpeer.evidence.likeness import mix_of
@@ -121,6 +125,21 @@ def limit_at(scores: Array, rate: float) -> float:
     beyond = (over + 1) / (len(ordered) + 1)
     total = float(ordered[-over:].sum()) - over * threshold
     return max(float(ordered[-1]), threshold + total * (float((beyond / rate) ** (1 / over)) - 1))
+
+
+def told_apart(lower: Array, higher: Array) -> bool:
+    """Whether a score that is to be lower of one group than of another is: by the rank sum test, at `RATE`.
+
+    Of two groups that are exchangeable it says so at `RATE` at most, whatever the scores' distribution. What is learnt
+    from two groups that it cannot tell apart is chance, and is held against nobody.
+
+    Args:
+        lower, higher: of shadows that the score has not seen, (m,) and (n,).
+
+    Source: Mann and Whitney, "On a Test of Whether one of Two Random Variables is Stochastically Larger than the
+    Other", Annals of Mathematical Statistics 18 (1), 1947.
+    """
+    return bool(mannwhitneyu(lower, higher, alternative="less").pvalue <= RATE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -283,9 +302,9 @@ class Screens:
     Attributes:
         usual: of the shadows of either half; usual_cosine: as `Figures.of` takes it.
         tails: of the scores, in the order of `SCORES`; limit: of the largest on their common scale.
-        quality: regressors to 1 for sound and 0 for flawed shadows; least_quality: from which a model passes;
-            flawed_quality: median of the flawed shadows; flawed_degree: what they seem to have at most,
-            at `RATE`.
+        quality: regressors to 1 for sound and 0 for flawed shadows; least_quality: from which a model passes, 0
+            where it tells nothing; flawed_quality: median of the flawed shadows; flawed_degree: what they seem to have
+            at most, at `RATE`.
         claim_band: by which an estimate exceeds the true degree at `RATE`.
     """
 
@@ -411,7 +430,7 @@ def fit_screens(
     common = scaled(plain)
     band = limit_at_worst(fitted.residuals, table.degrees)
     limit = _limit(common, table)
-    quality, held, flawed_quality, flawed_degree = _fit_quality(fitted, table, flawed)
+    quality, held, of_flawed, flawed_degree = _fit_quality(fitted, table, flawed)
     enough = np.ones(len(held), dtype=bool) if distinct is None else distinct >= _DISTINCT
     least_quality = -limit_at(-held[enough if enough.any() else slice(None)], RATE)
     if kept:
@@ -423,8 +442,18 @@ def fit_screens(
         moved = scaled(scores(observed, shares, halves[places])) - common[places]
         limit = max(limit, _limit(np.add.outer(common, moved), table))
         least_quality -= max(float(np.median(held[places] - quality(own.z(features, shares)))), 0.0)
+    if not (told_apart(of_flawed, held) and (of_flawed < least_quality).any()):
+        least_quality = 0.0
     return Screens(
-        usual, usual_cosine, tails, limit, quality, least_quality, flawed_quality, flawed_degree, band
+        usual,
+        usual_cosine,
+        tails,
+        limit,
+        quality,
+        max(least_quality, 0.0),
+        float(np.median(of_flawed)),
+        flawed_degree,
+        band,
     )
 
 
@@ -437,13 +466,13 @@ def _usual_of_half(sound: Sequence[Observation], fitted: Fitted, table: ShadowTa
 
 def _fit_quality(
     fitted: Fitted, table: ShadowTable, flawed: ShadowTable | None
-) -> tuple[Line, Array, float, float]:
-    """The quality, what it says of each sound shadow without it, and of flawed ones the median, and what their
-    degrees seem to be at most.
+) -> tuple[Line, Array, Array, float]:
+    """The quality, what it says of each sound and of each flawed shadow without it, and what the degrees of flawed ones
+    seem to be at most.
     """
     z = fitted.z
     if flawed is None:
-        return Line(np.zeros(z.shape[1]), 1.0), np.ones(len(z)), 0.0, 0.0
+        return Line(np.zeros(z.shape[1]), 1.0), np.ones(len(z)), np.ones(1), 0.0
     features = fitted.maps.of_shadows(flawed)
     shares = fitted.maps.shadow_shares(features)
     both = np.concatenate([z, flawed.z(features, shares)])
@@ -452,4 +481,4 @@ def _fit_quality(
     for rest, fold in folds(groups, _CHECK_FOLDS):
         held[fold] = ridge(both[rest], target[rest])(both[fold])
     degree = limit_at(fitted.maps.estimates(flawed), RATE)
-    return ridge(both, target), held[: len(z)], float(np.median(held[len(z) :])), degree
+    return ridge(both, target), held[: len(z)], held[len(z) :], degree

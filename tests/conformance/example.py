@@ -507,6 +507,9 @@ def _sentences(model: EvidenceModel, one: Measurement) -> dict[str, str]:
         "few samples, the intercept of the quality 0.6": read(
             "samples", {}, quality=replace(model.quality, intercept=600_000_000)
         ),
+        "a quality_full of 0": read(
+            "samples", {}, thresholds=replace(model.thresholds, quality_full=0, quality_none=-1)
+        ),
         "harmful": read("contribution", {"harm": 1_250_000}),
         "claims 0.2": read("claim", {"claimed_degree": Fraction(1, 5)}),
         "an interval of 0.4": read("claim", {}, degree=replace(model.degree, half_width=400_000)),

@@ -1041,7 +1041,7 @@ class Evidence:
                 type(text) is str and 1 <= len(text) <= 200, "computed_on has no text of 1 to 200 characters"
             )
         require(
-            self.model["arithmetic"] == "strata-and-screens/half-even-micro-v7",
+            self.model["arithmetic"] == "strata-and-screens/half-even-micro-v8",
             "another arithmetic of evidence",
         )
         integer(self.model["shadows"], 1, "shadows")
@@ -1433,6 +1433,16 @@ def _judge(evidence: Evidence, item: Record, common: Mapping[str, int], result: 
             f"{micro_decimal(quality)}, expected at least {micro_decimal(limits['quality_full'])}; "
             f"{micro_decimal(of_quality)} of the payment is kept. {_rate(limits)}"
         )
+    if limits["quality_full"] <= 0:
+        samples = (
+            "Shadow models of few distinct samples or wrong targets look like others here: neither is held against "
+            "any model."
+        )
+        if distinct < MICRO:
+            shown = (
+                f"The model shows {micro_decimal(distinct)} of the distinct samples that the recipe asks for."
+            )
+            samples = f"{shown} {samples}"
     contribution = "The aggregate is not much worse with this model."
     if of_harm < MICRO:
         contribution = (

@@ -557,6 +557,8 @@ def drawn_evidence(chance: random.Random) -> dict[str, Any]:
         return {"weights": some(count + more, NANO // count), "intercept": chance.randint(-NANO, 2 * NANO)}
 
     (norm_low, norm_high), (none, full), (harm_full, harm_none) = pair(3), pair(MICRO), pair(3)
+    if chance.random() < 0.2:
+        none, full = -1, 0
     limits = {
         "norm_low": norm_low - 2, "norm_high": norm_high + 2, "alignment": -2, "novelty": 2, "improvement": -2,
         "echo_distance": -2, "echo_cosine": 2, "quality_none": none,

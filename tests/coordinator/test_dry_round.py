@@ -90,7 +90,9 @@ def test_a_task_that_can_be_scored_is_proved_and_says_how_long_its_evidence_take
 def test_shadows_that_are_too_few_to_tell_samples_are_said_to_be() -> None:
     few = prove(prepare_task(task(evidence={"shadows": 12}), 0.0)).doubts
     assert any(
-        "half or more would be paid with 12. Honest participants lose nothing" in doubt for doubt in few
+        "the screen of samples tells nothing: of 12 shadows" in doubt
+        and "Honest participants lose nothing" in doubt
+        for doubt in few
     )
 
 

@@ -328,6 +328,17 @@ def test_the_payment_tapers_with_the_quality_between_two_levels(quality: int, ke
     assert Fraction(verdict.figures["kept"]) * MICRO == kept
 
 
+def test_where_flawed_shadows_look_like_sound_ones_no_quality_is_held_against_anybody() -> None:
+    limits = replace(EVIDENCE.thresholds, quality_full=0, quality_none=-1)
+    (found,) = assess(replace(EVIDENCE, thresholds=limits), [measured("a", extra=MICRO)])
+    verdict = next(v for v in found.verdicts if v.screen == "samples")
+    assert found.multiplier_ppm == MICRO
+    assert verdict.passed
+    assert verdict.figures["quality"] == "0"
+    assert "look like others here: neither is held against any model" in verdict.explanation
+    assert "right targets" not in verdict.explanation
+
+
 @pytest.mark.parametrize(("above", "kept"), [(1, 500_000), (0, MICRO)])
 def test_what_seems_more_skewed_than_what_is_flawed_keeps_all(above: int, kept: int) -> None:
     one = measured("a", (1.0, 0.0, 0.0), extra=550_000)
@@ -716,7 +727,7 @@ def test_figures_are_decimals_without_a_superfluous_digit(micro: int, text: str)
 
 
 def test_the_arithmetic_has_the_name_and_the_levels_that_ledgers_know_it_by() -> None:
-    assert ARITHMETIC == "strata-and-screens/half-even-micro-v7"
+    assert ARITHMETIC == "strata-and-screens/half-even-micro-v8"
     assert [*map(str, EXCESS_LEVELS)] == ["0", "1/2", "1", "3/2", "2", "3", "5"]
     assert NANO == 10**9
     assert KEPT_BROADCASTS == 8

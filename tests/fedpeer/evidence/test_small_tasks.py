@@ -1,5 +1,6 @@
 """A model of four tensors, few samples and few shadows: honest participants pass there, too."""
 
+from dataclasses import replace
 from decimal import Decimal
 from typing import Any
 
@@ -7,7 +8,15 @@ import numpy as np
 import pytest
 from torch import nn
 
-from fedpeer.evidence.measuring import EvidenceTask, prepare_ensemble
+from fedpeer.evidence.measuring import (
+    EvidenceTask,
+    begin_ensemble,
+    fit_ensemble,
+    observe_plans,
+    prepare_ensemble,
+)
+from fedpeer.evidence.observing import Observation, Observer
+from fedpeer.evidence.planning import Plan
 from fedpeer.evidence.screening import RATE
 from fedpeer.learning.workloads.torch import TorchWorkload
 from mechanism.terms import Recipe
@@ -46,3 +55,49 @@ def test_honest_participants_pass_however_few_shadows_there_are(shadows: int) ->
     # Of 24, at a rate of 1 % for each of two tests, three or more would fail once in 80 times.
     assert refused <= 2, RATE
     assert np.max(deviations) < 0.7
+
+
+@pytest.fixture(scope="module")
+def observed() -> tuple[Observer, list[Plan], list[Observation]]:
+    """Sixty sound shadows of one start, and those beside them."""
+    task = small_task()
+    start = task.workload.build(6)
+    plans, observer = begin_ensemble(task, start, 1006, 60)
+    return observer, plans, observe_plans(task, observer, start, plans)
+
+
+def wrong_targets(task: EvidenceTask, seed: int) -> Any:
+    """A model that is trained on targets which say nothing of the inputs."""
+    data = rows(COUNTS[0], seed)
+    shuffled = data.select(np.arange(len(data)), np.random.default_rng(seed).permutation(data.targets))
+    return task.workload.train(dict(task.workload.build(6)), shuffled, task.recipe, seed)
+
+
+@pytest.mark.parametrize("first", range(4))
+def test_where_flawed_shadows_look_like_sound_ones_samples_fails_nobody(
+    observed: tuple[Observer, list[Plan], list[Observation]], first: int
+) -> None:
+    """Each fourth sound shadow stands in the place of a flawed one: a quality that is learnt of these is chance, and
+    even a model of wrong targets passes. With the limit of the sound ones alone it did not."""
+    observer, plans, seen = observed
+    alone = [k for k, plan in enumerate(plans) if plan.sound and plan.anchor is None]
+    chosen = alone + [k for k, plan in enumerate(plans) if plan.anchor is not None]
+    ensemble = fit_ensemble(
+        small_task(),
+        observer,
+        [replace(plans[k], sound=plans[k].sound and k not in alone[first::4]) for k in chosen],
+        [seen[k] for k in chosen],
+        seed=1006,
+    )
+    limits = ensemble.screens.thresholds()
+    assert (limits.quality_full, limits.quality_none) == (0, -1)
+    assert "samples" not in ensemble.measure(wrong_targets(small_task(), 1)).failed
+
+
+def test_where_flawed_shadows_are_told_from_sound_ones_samples_fails_flawed_models(
+    observed: tuple[Observer, list[Plan], list[Observation]],
+) -> None:
+    ensemble = fit_ensemble(small_task(), *observed, seed=1006)
+    assert ensemble.screens.thresholds().quality_full > 0
+    for seed in range(4):
+        assert "samples" in ensemble.measure(wrong_targets(small_task(), seed)).failed

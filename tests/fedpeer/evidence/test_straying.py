@@ -42,12 +42,15 @@ def z_of(mix: Vector, generator: np.random.Generator) -> Vector:
     return np.array(rows, dtype=np.float64) / MICRO
 
 
-def taught(sound: int, repeated: int, seed: int, shift: float = 0.0) -> tuple[Straying, Taught]:
+def taught(
+    sound: int, repeated: int, seed: int, shift: float = 0.0, shown: bool = True
+) -> tuple[Straying, Taught]:
+    """Args: shown: whether an update shows how often its samples were seen."""
     generator = np.random.default_rng(seed)
     mix = mixes(sound + repeated, generator)
     times = np.concatenate([np.ones(sound), 1 / generator.uniform(0.3, 0.85, repeated)])
     halves = np.arange(sound + repeated) % 2
-    vectors = updates(mix, times, generator) + shift
+    vectors = updates(mix, times if shown else np.ones(len(times)), generator) + shift
     straying = Straying.of(vectors[:sound], halves[:sound])
     beside = straying.of_half(vectors, halves)
     return straying, Taught(
@@ -73,6 +76,13 @@ def test_who_repeats_a_half_loses_more_than_half_and_who_does_not_keeps_its_weig
     assert told(straying, lines, 1).mean() > KEPT - 0.04
     assert told(straying, lines, 2).mean() < 0.45
     assert told(straying, lines, 3).mean() < 0.2
+
+
+def test_where_nothing_is_shown_lines_cost_nobody_much() -> None:
+    """A line of chance is off by as much as it reads, and its margin is taken in what it is off by."""
+    for seed in range(6):
+        straying, shadows = taught(100, 20, 20 + seed, shown=False)
+        assert told(straying, fit_times(shadows, (), STRATA, 1, C), 1).mean() > KEPT - 0.04
 
 
 def test_shadows_of_an_earlier_start_sharpen_what_few_new_ones_say() -> None:

@@ -137,10 +137,8 @@ def test_who_follows_the_recipe_keeps_its_weight_and_who_fills_up_loses_it() -> 
     assert np.median(kept(line, fresh.sound)) == 1
 
 
-def test_what_cannot_be_told_apart_costs_nobody_much() -> None:
-    for seed in range(5):
-        for line in fit_level(levels(100, 0.0, seed), [], Fraction(85, 100)):
-            assert kept(line, levels(2_000, 0.0, 50 + seed).sound).mean() > 0.9
+def test_what_cannot_be_told_apart_costs_nobody_anything() -> None:
+    assert [fit_level(levels(100, 0.0, seed), [], Fraction(85, 100)) for seed in range(8)] == [()] * 8
 
 
 def test_earlier_rounds_teach_too_wherever_their_starts_lie() -> None:
