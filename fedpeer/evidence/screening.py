@@ -51,7 +51,7 @@ from fedpeer.evidence.mix_lines import MixLines, lines_and_rest
 from fedpeer.evidence.observing import Observation
 from fedpeer.evidence.regression import Line, folds, micro, ridge
 from fedpeer.evidence.sketch import BUCKETS, Array, cosine, directions, without
-from fedpeer.evidence.telling import Halves
+from fedpeer.evidence.vector_maps import Halves
 from mechanism.evidence import QualityMap, Thresholds
 from mechanism.settlement import MICRO
 
