@@ -358,7 +358,7 @@ def _audited(terms: Terms, draw: Draw, name: str, paid: int, withheld: int) -> t
 
 
 def drawn_peers(
-    terms: Terms, draw: Draw, by_id: Mapping[str, Outcome], meetings: Meetings | None = None
+    terms: Terms, draw: Draw, by_id: Mapping[str, Outcome], meetings: Meetings | None
 ) -> dict[str, tuple[str, ...]]:
     """Whom each of the scored is scored against.
 
