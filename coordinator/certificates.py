@@ -29,7 +29,7 @@ class Certificates:
 
     @property
     def pem(self) -> bytes:
-        """All of them: what tells one reading from another."""
+        """All of them, by which one reading is compared with another."""
         return self.server.certificate_pem + self.authorities_pem
 
     @property

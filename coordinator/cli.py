@@ -228,7 +228,7 @@ def open_(
     )
     if not yes and (as_json or not sys.stdin.isatty()):
         raise MarketTaskError("nobody can be asked here; give --yes to reserve the budget")
-    with _telling() as say, _cleaning_up():
+    with _status_line() as say, _cleaning_up():
         proof = prove(prepared, say, accept_noise=accept_noise)
     proof = replace(proof, doubts=proof.doubts + doubts)
     note(proof.sentence())
@@ -1107,7 +1107,7 @@ def _cleaning_up() -> Iterator[None]:
 
 
 @contextmanager
-def _telling() -> Iterator[Callable[[str], None]]:
+def _status_line() -> Iterator[Callable[[str], None]]:
     """What goes on, on standard error: one line that changes at a terminal, and nothing elsewhere."""
     console = Console(stderr=True)
     if not console.is_terminal:

@@ -235,7 +235,7 @@ class Market:
     ) -> ReceiptRow:
         """Takes an effort claim, with what it commits to."""
         live = await self._heard(caller, statement.task_id)
-        with self._telling(caller, live, "claim"):
+        with self._notifying_refusals(caller, live, "claim"):
             check_author(caller, live.row, statement, signature)
             return await self._take(
                 caller,
@@ -455,7 +455,7 @@ class Market:
             raise Refusal(Code.FRAMES_INVALID, "The first message is not a header.")
         statement = decode_signed(ModelStatement, header.model)
         live = await self._heard(caller, statement.task_id)
-        with self._telling(caller, live, "model"):
+        with self._notifying_refusals(caller, live, "model"):
             return await self._take_model(caller, live, stream, header, statement)
 
     async def _take_model(
@@ -501,8 +501,8 @@ class Market:
         return await self._uploads.receive(stream, statement, header.offset, contract, record)
 
     @contextmanager
-    def _telling(self, caller: Caller, live: LiveTask, kind: str) -> Iterator[None]:
-        """Leaves word for the caller's receivers where what it sends is refused for good."""
+    def _notifying_refusals(self, caller: Caller, live: LiveTask, kind: str) -> Iterator[None]:
+        """Notifies the caller's receivers where what it sends is refused for good."""
         try:
             yield
         except Exception as error:

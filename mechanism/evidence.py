@@ -376,7 +376,12 @@ class Measurement:
     def from_record(cls, record: Any) -> "Measurement":
         """Raises FieldError for a record with other keys or other values than `record` writes."""
         values = keyed("measurement", record, _MEASURED)
-        values["claimed_degree"] = rational("claimed_degree", values["claimed_degree"])
+        claimed = rational("claimed_degree", values["claimed_degree"])
+        if str(claimed) != values["claimed_degree"]:
+            raise FieldError(
+                "claimed_degree", values["claimed_degree"], f"{str(claimed)!r}, its one notation"
+            )
+        values["claimed_degree"] = claimed
         values["features"] = tuple(listed("features", row) for row in listed("features", values["features"]))
         values["twins"] = tuple(listed("twins", twin) for twin in listed("twins", values["twins"]))
         if not isinstance(values["scores"], dict):

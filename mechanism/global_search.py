@@ -113,8 +113,8 @@ def bracket(
     problem: Deviations,
     end: Literal["lower", "upper"],
     incumbent: Array,
-    doubt: float = 0.0,
-    resolution: float = FINEST,
+    doubt: float,
+    resolution: float,
 ) -> Bracket:
     """Where the global maxima of `problem` can lie. Tight only where H is convex and the costs' shapes are known.
 

@@ -179,7 +179,7 @@ class Draw:
         if others <= count:
             return tuple(sorted(name for name in candidates if name != participant_id))
         # How often those that are drawn were met, from those met alone: of many candidates few are.
-        times = sorted(n for name, n in met.items() if name in candidates and name != participant_id)
+        times = sorted([n for name, n in met.items() if name in candidates and name != participant_id])
         unmet = others - len(times)
         least, most = (0 if place < unmet else times[place - unmet] for place in (0, count - 1))
         found = []
@@ -197,7 +197,11 @@ class Draw:
         words, names = _words(self.key, participant_id), self._names
         moved: dict[int, int] = {}  # places whose name is no longer the one that stood there
         for step in range(len(names)):
-            chosen = step + _below(words, len(names) - step)
+            left = len(names) - step
+            word = next(words)
+            while word >= _WORD - _WORD % left:  # past the last whole multiple
+                word = next(words)
+            chosen = step + word % left
             yield names[moved.get(chosen, chosen)]
             moved[chosen] = moved.get(step, step)
 
@@ -210,15 +214,6 @@ def _words(key: bytes, participant_id: str) -> Iterator[int]:
         block = hmac.digest(key, prefix + counter.to_bytes(8, "big"), "sha256")
         yield from _BLOCK.unpack(block)
         counter += 1
-
-
-def _below(words: Iterator[int], bound: int) -> int:
-    """A uniform integer in [0, bound): words past the last whole multiple of the bound are thrown away."""
-    limit = _WORD - _WORD % bound
-    word = next(words)
-    while word >= limit:
-        word = next(words)
-    return word % bound
 
 
 def _link(secret: bytes, rounds: int, round_: int) -> bytes:

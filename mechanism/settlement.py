@@ -122,18 +122,11 @@ class Assessment:
     verdicts: tuple[Verdict, ...] = ()
 
     def __post_init__(self) -> None:
-        claimed = (
-            self.claimed_degree
-        )  # compared in integers: verification makes one of these for every verdict
+        claimed = self.claimed_degree  # compared in integers, as one of these is made for every verdict
         if not 0 <= claimed.numerator <= claimed.denominator:
             raise FieldError("claimed_degree", claimed, "a rational in [0, 1]")
-        parts = (
-            self.verified_micro, self.lower_micro, self.upper_micro, self.multiplier_ppm, self.distinct_micro,
-        )  # fmt: skip
-        for value in parts:
-            if value is not None and not 0 <= value <= MICRO:
-                name = next(n for n in _PARTS if getattr(self, n) is value)
-                raise FieldError(name, value, f"an integer in [0, {MICRO}]")
+        for name in _PARTS:
+            _check_part(name, getattr(self, name))
         if self.holders_micro < MICRO:
             raise FieldError("holders_micro", self.holders_micro, f"an integer of at least {MICRO}")
 
@@ -166,10 +159,9 @@ class Outcome:
     verdicts: tuple[tuple[str, bool], ...] = ()
 
     def __post_init__(self) -> None:
-        for name in ("verified_micro", "weight_micro", "multiplier_ppm"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value <= MICRO:
-                raise FieldError(name, value, f"an integer in [0, {MICRO}]")
+        _check_part("verified_micro", self.verified_micro)
+        _check_part("weight_micro", self.weight_micro)
+        _check_part("multiplier_ppm", self.multiplier_ppm)
         if self.penalty_micro < 0:
             raise FieldError("penalty_micro", self.penalty_micro, "an integer of at least 0")
 
@@ -366,7 +358,7 @@ def _audited(terms: Terms, draw: Draw, name: str, paid: int, withheld: int) -> t
 
 
 def drawn_peers(
-    terms: Terms, draw: Draw, by_id: Mapping[str, Outcome], meetings: Meetings | None = None
+    terms: Terms, draw: Draw, by_id: Mapping[str, Outcome], meetings: Meetings | None
 ) -> dict[str, tuple[str, ...]]:
     """Whom each of the scored is scored against.
 
@@ -578,6 +570,12 @@ def _verified_degree(assessment: Assessment | Outcome) -> int:
     if assessment.verified_micro is None:
         raise SettlementError(f"{assessment.participant_id} has no verified degree and cannot be paid on it")
     return assessment.verified_micro
+
+
+def _check_part(name: str, micro: int | None) -> None:
+    """A part of 1, or none."""
+    if micro is not None and not 0 <= micro <= MICRO:
+        raise FieldError(name, micro, f"an integer in [0, {MICRO}]")
 
 
 def in_micro(credits_: Decimal, rounding: str) -> int:

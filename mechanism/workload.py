@@ -172,7 +172,7 @@ class Quantiles:
         return len(self.edges) + 1
 
     def names(self, strata: int, classes: tuple[str, ...] = ()) -> tuple[str, ...]:
-        # As few digits as tell the edges apart, six at least; 17 tell any two floating-point numbers apart.
+        # As few digits as distinguish the edges, six at least; 17 distinguish any two floating-point numbers.
         for digits in range(6, 18):
             edges = [f"{float(edge):.{digits}g}" for edge in self.edges]
             if len(set(edges)) == len(edges):

@@ -564,7 +564,7 @@ class RoundMembership:
         self.transport = transport
         self._engagement = engagement
         self._assignment = assignment
-        self._told: Callable[[float], None] | None = None
+        self._report: Callable[[float], None] | None = None
 
     @property
     def number(self) -> int:
@@ -592,7 +592,7 @@ class RoundMembership:
         """Trains with a `Task` object, where `Participant.run` would, and submits."""
         engagement = self._engagement
         start = yield from engagement.fetch(self._assignment)
-        tell = yield from self._telling()
+        tell = yield from self._reporting()
 
         def progress(done: float, figures: Mapping[str, float]) -> None:
             (on_progress or ignore_progress)(done, figures)
@@ -610,18 +610,18 @@ class RoundMembership:
 
     @call
     def progress(self, done: float) -> Steps[None]:
-        """Tells how far a training of one's own is, a share in [0, 1], for the operator to see.
+        """Reports how far a training of one's own is, a share in [0, 1], for the operator to see.
 
         Returns at once and never fails; what comes within two seconds of the last is left out. Nothing depends on it.
         """
-        tell = yield from self._telling()
-        tell(done)
+        report = yield from self._reporting()
+        report(done)
 
-    def _telling(self) -> Steps[Callable[[float], None]]:
-        if self._told is None:
+    def _reporting(self) -> Steps[Callable[[float], None]]:
+        if self._report is None:
             engagement = self._engagement
-            self._told = yield from engagement.market.progress(engagement.task_id, self.number)
-        return self._told
+            self._report = yield from engagement.market.progress(engagement.task_id, self.number)
+        return self._report
 
     @call
     def submit(

@@ -222,11 +222,11 @@ class MarketSteps:
             return (yield from self.receipt(request.task_id, request.submission_id))
 
     def report_progress(self, request: M.ReportProgressRequest) -> Steps[M.ReportProgressResponse]:
-        """Tells how far the training of a round is, for the operator to see; repeated until it is answered."""
+        """Reports how far the training of a round is, for the operator to see; repeated until it is answered."""
         return self.call(REPORT_PROGRESS, request)
 
     def progress(self, task_id: str, round_: int) -> Steps[Callable[[float], None]]:
-        """A function that tells how far the training of a round is: a share in [0, 1], from any thread.
+        """A function that reports how far the training of a round is: a share in [0, 1], from any thread.
 
         It waits for nothing and never fails; what comes within `PROGRESS_SECONDS` of the last is left out, the end
         apart.

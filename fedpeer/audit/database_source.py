@@ -18,7 +18,7 @@ from mechanism.ledger.appending import Ledger
 from mechanism.ledger.merkle import MAX_SIZE
 from mechanism.ledger.tiles import Coordinates
 from mechanism.ledger.tlog_proof import TlogProof
-from mechanism.ledger.verify import LedgerSource, StoredTables, TransferRow
+from mechanism.ledger.verify import IdRow, LedgerSource, StoredTables, TransferRow
 
 #: What a ledger is read from in a database.
 _LEDGER_TABLES = (LOG, BUNDLES, IDS, TILES, ACCOUNTS, TRANSFERS, TOTALS, CHECKPOINTS)
@@ -104,9 +104,8 @@ class DatabaseSource:
         row = _TOTALS.row(self._connection)
         return Balance(-1, -1, -1, -1) if row is None else Balance(*row)
 
-    def ids(self) -> Iterator[tuple[str, int]]:
-        for entry_id, index in _IDS.stream(self._connection, at_once=1000):
-            yield entry_id, int(index)
+    def ids(self) -> Iterator[IdRow]:
+        return _IDS.stream(self._connection, at_once=1000)
 
     def keys(self) -> Iterator[tuple[int, int, bytes, bytes, str]]:
         return self._store.keys()

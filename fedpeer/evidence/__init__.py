@@ -3,7 +3,7 @@
 planning    which shadow models are trained, in two disjoint halves of D_c
 observing   features of a model, of each stratum, as integers
 sketch      updates squeezed into one short vector each, so that memory does not grow with the model
-telling     from long vectors, such as an update, to shares of the strata
+vector_maps from long vectors, such as an update, to shares of the strata
 regression  ridge regressions and trees, in integers
 fitting     from shadows to the map of `mechanism.degree_map` and its interval
 screening   tests that a model passes at a stated rate, calibrated on the shadows

@@ -52,12 +52,12 @@ from fedpeer.evidence.observing import LOG_FLOOR, Observation
 from fedpeer.evidence.regression import micro
 from fedpeer.evidence.screening import RATE, limit_at
 from fedpeer.evidence.sketch import Array, directions, without
-from fedpeer.evidence.telling import Halves
+from fedpeer.evidence.vector_maps import Halves
 from fedpeer.learning.strata import Codes
 from mechanism.evidence import ONE_MODEL, LikenessMap
 from mechanism.settlement import MICRO
 
-#: Samples of D_c on which outputs, and aggregates, are compared. Differences are paired, so few tell them apart.
+#: Samples of D_c on which outputs, and aggregates, are compared. Differences are paired, so few distinguish them.
 PROBE_SAMPLES = 256
 
 #: Models whose likeness with as many others is computed at once: 4 MiB of likenesses.
@@ -353,9 +353,9 @@ def _direction(seen: Observation) -> Array:
     return directions(seen.vectors["update"])
 
 
-def probe_of(codes: Codes, seed: int, size: int = PROBE_SAMPLES) -> npt.NDArray[np.int64]:
-    """`size` samples, or all where there are fewer, with each stratum's share of the whole; ascending."""
+def probe_of(codes: Codes, seed: int) -> npt.NDArray[np.int64]:
+    """`PROBE_SAMPLES` samples, or all where there are fewer, with each stratum's share of the whole; ascending."""
     order = np.random.default_rng(seed).permutation(len(codes))
     order = order[np.argsort(codes[order], kind="stable")]
-    places = np.linspace(0, len(order), min(size, len(order)), endpoint=False).astype(np.int64)
+    places = np.linspace(0, len(order), min(PROBE_SAMPLES, len(order)), endpoint=False).astype(np.int64)
     return np.sort(order[places])

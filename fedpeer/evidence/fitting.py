@@ -1,6 +1,6 @@
 """From trained shadows to the map of `mechanism.degree_map`, and its interval.
 
-Long vectors tell of the shares (`fedpeer.evidence.telling`); what they tell are the last features of a
+Long vectors are mapped to shares (`fedpeer.evidence.vector_maps`), which are the last features of a
 stratum, after the logarithm of p^(c). A ridge regression, one for all strata, takes features to shares, and from
 these the degree is the mean of a line and of extremely randomised trees: either alone is off by more. Every step sees
 of a shadow what the step before says without it, as it does of a participant.
@@ -19,10 +19,10 @@ Some shadows have *wrong targets*, as honest data may, so that no screen refuses
 feature, the same for all strata, is the slope of what is left of it beyond a ridge regression on the mix. It is taken
 off the shadows on which the maps from features are fitted, which are so those of models with right targets; shadows
 that are held out, and those that the screens look at, are as they were observed. Else all participants with right
-targets would be told too little by what the shadows are off by on average.
+targets would be estimated too low by what the shadows are off by on average.
 
 Shadows of earlier rounds can be *carried over*: they join every fit as they were observed at their own starts, and the
-features of the start tell the starts apart. What is held out, and so the interval, is of this round's shadows alone.
+features of the start distinguish the starts. What is held out, and so the interval, is of this round's shadows alone.
 
 Sources: Geurts, Ernst, Wehenkel 2006, extremely randomized trees; Vovk 2015, cross-conformal predictors; Vovk 2012,
 Conditional validity of inductive conformal predictors.
@@ -50,7 +50,7 @@ from fedpeer.evidence.regression import (
     tolerance_quantile,
 )
 from fedpeer.evidence.sketch import Array
-from fedpeer.evidence.telling import DIRECTION, Halves, Scale, Teller, fit_halved, fit_whole
+from fedpeer.evidence.vector_maps import DIRECTION, Halves, Scale, VectorMap, fit_halved, fit_whole
 from mechanism.degree_map import DegreeMap, regressors
 from mechanism.settlement import MICRO
 
@@ -169,20 +169,20 @@ class Maps:
     """Vectors to shares, features to shares, regressors to degree.
 
     Attributes:
-        tellers: by the vector's name, in the order in which what they tell follows the features.
+        vector_maps: by the vector's name, in the order in which their shares follow the features.
     """
 
-    tellers: Mapping[str, Teller]
+    vector_maps: Mapping[str, VectorMap]
     shares: Line
     degree: LineAndTrees
 
     def features(self, observed: Array, vectors: Mapping[str, Array], reference: Sequence[Fraction]) -> Array:
-        """All features of models that are no shadows, shape (n, S, m + 1 + tellers)."""
-        return _extended(observed, {n: tell(vectors[n]) for n, tell in self.tellers.items()}, reference)
+        """All features of models that are no shadows, shape (n, S, m + 1 + vector_maps)."""
+        return _extended(observed, {n: of(vectors[n]) for n, of in self.vector_maps.items()}, reference)
 
     def of_shadows(self, table: ShadowTable) -> Array:
         """All features of shadows that the maps have not seen."""
-        return _extended(table.features, _told(table, self.tellers), table.reference)
+        return _extended(table.features, _by_other_half(table, self.vector_maps), table.reference)
 
     def shadow_shares(self, features: Array) -> Array:
         """Of the strata, (n, S), from all features."""
@@ -198,7 +198,7 @@ class Maps:
 
     def degree_map(self, table: ShadowTable, half_width: int) -> DegreeMap:
         """In integers."""
-        columns = table.features.shape[2] + 1 + len(self.tellers)
+        columns = table.features.shape[2] + 1 + len(self.vector_maps)
         own, intercept = self.shares.nano()
         weights, constant = self.degree.line.nano()
         return DegreeMap(
@@ -301,13 +301,13 @@ def _residuals(table: ShadowTable, carried: ShadowTable | None) -> Array:
 
 def fit_maps(table: ShadowTable) -> tuple[Maps, Array, Array]:
     """All steps; the features of the table's own shadows as observed, and their shares, each without that shadow."""
-    tellers, estimated = {}, {}
+    vector_maps, estimated = {}, {}
     for name, vectors in table.vectors.items():
         if name == "update" and len(np.unique(table.halves)) > 1:
-            tellers[name], estimated[name] = fit_halved(vectors, table.shares, table.halves, DIRECTION)
+            vector_maps[name], estimated[name] = fit_halved(vectors, table.shares, table.halves, DIRECTION)
         else:
             scale = DIRECTION if name == "update" else Scale.of(vectors)
-            tellers[name], estimated[name] = fit_whole(vectors, table.shares, scale)
+            vector_maps[name], estimated[name] = fit_whole(vectors, table.shares, scale)
     features = _extended(table.features, estimated, table.reference)
     right = _extended(table.features - table.added[:, None, :], estimated, table.reference)
     crossed, of_right = np.empty_like(table.shares), np.empty_like(table.shares)
@@ -317,16 +317,16 @@ def fit_maps(table: ShadowTable) -> tuple[Maps, Array, Array]:
             found[fold] = line(label_rows(seen[fold])).reshape(len(fold), -1)
     shares = ridge(label_rows(right), table.shares.ravel())
     z = table.z(right, of_right)
-    return Maps(tellers, shares, LineAndTrees.fit(z, table.degrees)), features, crossed
+    return Maps(vector_maps, shares, LineAndTrees.fit(z, table.degrees)), features, crossed
 
 
-def _told(table: ShadowTable, tellers: Mapping[str, Teller]) -> dict[str, Array]:
-    """What the vectors of shadows that the maps have not seen tell of the shares."""
-    return {n: tell.of_half(table.vectors[n], table.halves) for n, tell in tellers.items()}
+def _by_other_half(table: ShadowTable, vector_maps: Mapping[str, VectorMap]) -> dict[str, Array]:
+    """Shares by the vectors of shadows that the maps have not seen."""
+    return {n: of.of_half(table.vectors[n], table.halves) for n, of in vector_maps.items()}
 
 
 def _extended(observed: Array, estimated: Mapping[str, Array], reference: Sequence[Fraction]) -> Array:
-    """Features with the logarithm of p^(c), then what the vectors tell, in whole millionths as logged."""
+    """Features with the logarithm of p^(c), then the shares by the vectors, in whole millionths as logged."""
     logs = np.log(np.array([float(q) for q in reference]))
     parts = [np.broadcast_to(logs, observed.shape[:2]), *estimated.values()]
     return np.concatenate([observed, *(np.rint(p * MICRO)[:, :, None] / MICRO for p in parts)], axis=2)

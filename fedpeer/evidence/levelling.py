@@ -2,8 +2,8 @@
 
 Skewed data whose rare strata are filled up, by repeating, weighting or making up samples, are trained to behave as
 balanced data do, and are read as balanced. But behind what is filled up are fewer samples than there seem to be, and
-their model is not quite one of balanced data: its strata are told worse than their shares say, and it strays further.
-What tells the two apart is a line
+their model is not quite one of balanced data: its strata are learnt worse than their shares say, and it strays further.
+What separates the two is a line
 
     t = c_0 + sum_r c_r z_r + c_s straying + c_n norm
 
@@ -17,10 +17,11 @@ weight w = min(1, 1 / (y c))^3, c the terms' `whole_from`:
     y = (1 + (t - limit) / scale) / c
 
 with twice what lies between the medians of sound and of tricked shadows as the scale, and the least limit at which
-sound shadows, each told by a line that has not seen it, keep `KEPT` of their weight in the mean, and so does the half
-of them that is nearest to the reference, which tricked ones are most like. So who follows the recipe loses 1 - `KEPT`
-in expectation, as far as it is like sound shadows. Where lines do not tell tricked shadows that they have not seen from
-sound ones (`screening.told_apart`), the scale is chance, and there is none.
+sound shadows, each estimated by a line that has not seen it, keep `KEPT` of their weight in the mean, and so does the
+half of them that is nearest to the reference, which tricked ones are most like. So who follows the recipe loses 1 -
+`KEPT` in expectation, as far as it is like sound shadows. Where lines do not separate
+tricked shadows that they have not seen from sound ones (`screening.significantly_lower`), the scale is chance, and
+there is none.
 """
 
 from collections.abc import Sequence
@@ -30,7 +31,7 @@ from fractions import Fraction
 import numpy as np
 
 from fedpeer.evidence.regression import Indices, Line, folds, ridge
-from fedpeer.evidence.screening import told_apart
+from fedpeer.evidence.screening import significantly_lower
 from fedpeer.evidence.sketch import Array
 from fedpeer.evidence.straying import LEAST_SOUND
 from mechanism.coverage import POWER
@@ -87,7 +88,7 @@ def fit_level(own: Levels, carried: Sequence[Levels], whole_from: Fraction) -> t
         sound[fold], tricked[left] = line(own.sound[fold]), line(own.tricked[left])
     low = float(np.median(sound))
     scale = _SCALE * (float(np.median(tricked)) - low)
-    if scale <= 0 or not told_apart(sound, tricked):
+    if scale <= 0 or not significantly_lower(sound, tricked):
         return ()
     nearest = np.argsort(own.degrees, kind="stable")[: len(sound) // 2]
 

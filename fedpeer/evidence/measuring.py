@@ -220,10 +220,10 @@ class Shadows:
         """What they teach of filled up data; z as above. There must be tricked ones."""
         assert self.tricked is not None
         features = fitted.maps.of_shadows(self.tricked)
-        told = self.tricked.z(features, fitted.maps.shadow_shares(features))
+        read = self.tricked.z(features, fitted.maps.shadow_shares(features))
         sound = np.column_stack([z, self.beside[: len(z)]])
         alone = np.array([plan.anchor is None for plan in self.plans])
-        tricked = np.column_stack([told, self.beside[-len(told) :]])
+        tricked = np.column_stack([read, self.beside[-len(read) :]])
         return Levels(sound[alone], tricked, self.table.degrees[alone])
 
 

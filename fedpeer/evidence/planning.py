@@ -2,7 +2,7 @@
 
 D_c is cut into two disjoint halves, each with every stratum's share. A shadow is trained on samples of one half: what
 its update says of the shadows of that half, whose samples it shares, it says of no participant, so the maps from
-updates are fitted on one half's shadows and tried on the other's (`fedpeer.evidence.telling`). All rounds of a task
+updates are fitted on one half's shadows and tried on the other's (`fedpeer.evidence.vector_maps`). All rounds of a task
 have the same halves, so that the same holds of shadows that are carried over.
 
 *Sound* shadows have mixes of four families: majority and minority by degree, the same by share with other tails,
@@ -43,7 +43,7 @@ from mechanism.variation import Choices, Numbers, Part, varied
 
 Rows = npt.NDArray[np.int64]
 
-#: Tells the seed of the halves from those of the plans.
+#: Separates the seed of the halves from those of the plans.
 _HALVES = 1
 
 #: Flawed shadows for each sound one.

@@ -24,7 +24,7 @@ from fedpeer.learning.models import Weights
 #: Parts of the shadows that are held out in turn.
 _CHECK_FOLDS = 10
 
-#: Tells the seed of a second training from that of the first.
+#: Separates the seed of a second training from that of the first.
 _SECOND = 8
 
 

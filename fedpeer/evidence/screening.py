@@ -33,7 +33,7 @@ of what it moves one of these by, taken as independent; that of "samples" is mov
 *Samples* is the distance from flawed shadows, by a ridge regression from the regressors of the degree; the payment is
 nothing at the flawed shadows' median. Of models that seem more skewed than any flawed one it says nothing: a line that
 is drawn out so far says anything of them. Nor does it say anything where the line does not tell the shadows that it has
-not seen (`told_apart`), or its limit refuses no flawed one: of few shadows, or where targets are mostly noise, it is
+not seen (`significantly_lower`), or its limit refuses no flawed one: of few shadows, or where targets are mostly noise, it is
 drawn through chance, and what it gives of participants is off by more than of shadows. There it fails nobody. *Claim*
 is one-sided: by how much the estimate exceeds the true degree. The
 limits of "trained" and "claim" are those of the third of the degrees where they are the greatest; that of "trained" at
@@ -55,7 +55,7 @@ from fedpeer.evidence.mix_lines import MixLines, lines_and_rest
 from fedpeer.evidence.observing import Observation
 from fedpeer.evidence.regression import Line, folds, micro, ridge
 from fedpeer.evidence.sketch import BUCKETS, Array, cosine, directions, without
-from fedpeer.evidence.telling import Halves
+from fedpeer.evidence.vector_maps import Halves
 from mechanism.evidence import QualityMap, Thresholds
 from mechanism.settlement import MICRO
 
@@ -127,7 +127,7 @@ def limit_at(scores: Array, rate: float) -> float:
     return max(float(ordered[-1]), threshold + total * (float((beyond / rate) ** (1 / over)) - 1))
 
 
-def told_apart(lower: Array, higher: Array) -> bool:
+def significantly_lower(lower: Array, higher: Array) -> bool:
     """Whether a score that is to be lower of one group than of another is: by the rank sum test, at `RATE`.
 
     Of two groups that are exchangeable it says so at `RATE` at most, whatever the scores' distribution. What is learnt
@@ -442,7 +442,7 @@ def fit_screens(
         moved = scaled(scores(observed, shares, halves[places])) - common[places]
         limit = max(limit, _limit(np.add.outer(common, moved), table))
         least_quality -= max(float(np.median(held[places] - quality(own.z(features, shares)))), 0.0)
-    if not (told_apart(of_flawed, held) and (of_flawed < least_quality).any()):
+    if not (significantly_lower(of_flawed, held) and (of_flawed < least_quality).any()):
         least_quality = 0.0
     return Screens(
         usual,

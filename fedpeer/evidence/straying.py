@@ -45,7 +45,7 @@ from sklearn.covariance import ledoit_wolf
 
 from fedpeer.evidence.regression import Line, folds
 from fedpeer.evidence.sketch import Array
-from fedpeer.evidence.telling import Halves
+from fedpeer.evidence.vector_maps import Halves
 from fedpeer.learning.strata import Codes
 from mechanism.coverage import POWER
 from mechanism.degree_map import EXCESS_LEVELS

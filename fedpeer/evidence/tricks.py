@@ -4,7 +4,7 @@
     weights = trick.trained(workload, start, held, recipe, seed)
 
 *Tricked* shadows are trained so (`fedpeer.evidence.planning`), each by a trick and numbers that its seed draws, and
-teach what tells them from sound ones (`fedpeer.evidence.levelling`). One more trick is one more entry of `TRICKS`.
+teach what separates them from sound ones (`fedpeer.evidence.levelling`). One more trick is one more entry of `TRICKS`.
 
 Each keeps the number of samples. `strength` s leads from the counts of one's own to those of the reference, over the
 strata that one holds at all: (1 - s) own + s reference. Samples that are had count first; only what is missing is made

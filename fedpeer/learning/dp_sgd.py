@@ -26,7 +26,7 @@ from fedpeer.learning.errors import RecipeError
 from mechanism.privacy import epoch_steps
 from mechanism.terms import Recipe
 
-#: Tells the generator of batches from that of noise, both of one seed.
+#: Separates the generator of batches from that of noise, both of one seed.
 _BATCHES, _NOISE = 0, 1
 
 

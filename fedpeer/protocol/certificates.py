@@ -236,12 +236,12 @@ def load_public_key(pem: str | bytes) -> PublicKey:
     return _checked_key(key, "the public key")
 
 
-def make_authority(name: str, now: datetime, lifetime: timedelta = AUTHORITY_LIFETIME) -> Identity:
+def make_authority(name: str, now: datetime) -> Identity:
     """A certificate authority that signs end certificates only (path length 0)."""
     key = new_key()
     subject = _name(name)
     certificate = (
-        _builder(subject, subject, key.public_key(), now, lifetime)
+        _builder(subject, subject, key.public_key(), now, AUTHORITY_LIFETIME)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_key_usage(sign_certificates=True), critical=True)
         .sign(key, hashes.SHA256())

@@ -142,7 +142,6 @@ def two_learning_rates(
     weights: Sequence[float],
     degrees: Sequence[float],
     start_gap: float,
-    constant: float = 0.25,
 ) -> float:
     """min_t E|grad f(w_t)|^2 for generalized FedAvg with full participation, non-convex.
 
@@ -150,9 +149,7 @@ def two_learning_rates(
         + (1/c) [ L eta eta_L / (2 N) sigma^2 + (5 E eta_L^2 L^2 / 2) (sigma^2 + 6 E sigma_G^2) ]
 
     sigma_G^2 = max_k 4 G^2 (delta_k + delta_bar)^2, with delta_bar = sum_k p_k delta_k >= the degree of the mixture f.
-
-    Args:
-        constant: the source's c, with 0 < c < 1/2 - 15 E^2 eta_L^2 L^2.
+    c = 1/4, which is below the source's 1/2 - 15 E^2 eta_L^2 L^2 where eta_L <= 1/(8 L E).
 
     Raises:
         FieldError: constants out of range, or step sizes above 1/(8 L E) and 1/(E L).
@@ -163,16 +160,11 @@ def two_learning_rates(
         raise FieldError("local_rate", rate, f"at most 1/(8 L E) = {1 / (8 * L * E):g}")
     if rate * outer > 1 / (E * L):
         raise FieldError("global_rate", outer, f"at most 1/(E L eta_L) = {1 / (E * L * rate):g}")
-    ceiling = 0.5 - 15 * E**2 * rate**2 * L**2
-    if not 0 < constant < ceiling:
-        raise FieldError("constant", constant, f"a number in (0, {ceiling:g})")
     variance = _worst_variance(gradient_bound, weights, degrees)
     s = non_negative("sigma", sigma) ** 2
     noise = L * outer * rate / (2 * len(weights)) * s
     local = 5 * E * rate**2 * L**2 / 2 * (s + 6 * E * variance)
-    return (
-        non_negative("start_gap", start_gap) / (constant * outer * rate * E * T) + (noise + local) / constant
-    )
+    return 4 * (non_negative("start_gap", start_gap) / (outer * rate * E * T) + noise + local)
 
 
 def anarchic(

@@ -28,8 +28,8 @@ PUBLIC = "public"
 #: Places of what contradicts a head, or a receipt, that was seen before.
 _KNOWN, _RECEIPT = "known checkpoint", "receipt"
 
-#: Bytes and number of entries that are read after the first wrong one, to tell an altered entry from an altered head.
-#: The maker of the ledger says how many there are, and may have no end of them.
+#: Bytes and number of entries that are read after the first wrong one, which show whether an entry or a head was
+#: altered. The maker of the ledger says how many there are, and may have no end of them.
 MAX_AFTER_WRONG_BYTES, MAX_AFTER_WRONG_ENTRIES = 1 << 28, 1 << 17
 
 #: A row of the stored transfers: entry index, position, operation, debit, credit, micro, reservation, held.
@@ -125,8 +125,8 @@ class Report:
         level: as whom it was verified: "public", "participant NAME" or "auditor" (`mechanism.ledger.openings`). What
             that does not see is counted in `counts.unchecked`.
         newer: how many openings are of entries that it does not have and may have later, by task: of those that are
-            open in it, and of those that it does not know. Nothing tells them from openings that no entry commits to
-            before their task has ended.
+            open in it, and of those that it does not know. Nothing distinguishes them from openings that no
+            entry commits to before their task has ended.
         missing: entries about the participant whose openings were given, without theirs, by task
             (`mechanism.ledger.replay.Replay.missing`): it was not given them, or they were erased.
         counts: what was checked.

@@ -27,7 +27,7 @@ from fedpeer.learning.workloads.loading import WorkloadSource
 from fedpeer.learning.workloads.protocol import (
     Workload,
     loss_and_accuracy,
-    train_told,
+    train_reporting,
     trains_dp_sgd,
     unfollowed,
 )
@@ -143,7 +143,7 @@ class WorkloadTask(Task):
     def train(self, weights: Weights, round: TrainingRound) -> Trained:  # noqa: A002 - as Task.train
         workload, samples = self.workload, self.data(round.number)
         recipe = keep(round.recipe, self.wishes)
-        made = train_told(
+        made = train_reporting(
             workload, weights, samples, recipe, round.seed(self.seed),
             lambda done: round.progress(done / recipe.epochs),
         )  # fmt: skip

@@ -229,8 +229,7 @@ class SqlLedgerStore:
         self, first: int, count: int
     ) -> Iterator[tuple[int, int, str, str, str, int, str | None, int]]:
         """Rows of the transfers of entries [first, first + count), in order."""
-        for row in _TRANSFER_RUN.stream(self._connection, {"first": first, "end": first + count}):
-            yield tuple(row)
+        return _TRANSFER_RUN.stream(self._connection, {"first": first, "end": first + count})
 
     def checkpoint(self, size: int | None = None) -> str | None:
         """The signed head of `size`, or the latest one; None where there is none."""

@@ -86,14 +86,12 @@ class Family:
     Attributes:
         play: what it does at the values of its parameters.
         heads: honest traders that it replaces.
-        needs_classes: only possible where strata are the classes of a classifier.
     """
 
     name: str
     parameters: tuple[Parameter, ...]
     play: Callable[[Position, Values], Play]
     heads: int = 1
-    needs_classes: bool = False
 
     def usual(self) -> dict[str, float]:
         return {p.name: p.usual for p in self.parameters}
@@ -367,14 +365,11 @@ def _families() -> list[Family]:
         ),
         Family("augment", (*_DATA, Parameter("noise", 0, 1, 0.2), EPOCHS, SIZE), _with_data(_augment)),
         Family("synthesise", (*_DATA, Parameter("spread", 0, 1.5, 1), EPOCHS, SIZE), _with_data(_synthesise)),
-        Family(
-            "logits", (*_DATA, Parameter("tau", -0.5, 1.5, 0.3), EPOCHS, SIZE), _logits, needs_classes=True
-        ),
+        Family("logits", (*_DATA, Parameter("tau", -0.5, 1.5, 0.3), EPOCHS, SIZE), _logits),
         Family(
             "invert",
             (*_DATA, Parameter("steps", 5, 40, 20, whole=True), Parameter("pull", 0, 1, 0.1), EPOCHS),
             _with_data(_invert),
-            needs_classes=True,
         ),
         Family(
             "public", (*_DATA, Parameter("public", 1, 15, 5, whole=True), EPOCHS, SIZE), _with_data(_public)

@@ -22,7 +22,7 @@ from mechanism.privacy import noised
 from mechanism.terms import Recipe
 from mechanism.variation import FOLLOWED, asked_beyond, varied
 
-#: Tells the seed of a shadow's noise from that of its training.
+#: Separates the seed of a shadow's noise from that of its training.
 _NOISE = 1
 
 #: Tensors by name, new ones.
@@ -135,7 +135,7 @@ def trains_dp_sgd(workload: Workload) -> bool:
     return isinstance(workload, HasDpSgd) and workload.dp_sgd
 
 
-def train_told(
+def train_reporting(
     workload: Workload,
     weights: Weights,
     samples: Samples,
@@ -145,8 +145,8 @@ def train_told(
 ) -> NewWeights:
     """`workload.train`, with `on_epoch` called after each pass, or at the end alone where a workload has no such."""
     if "on_epoch" in inspect.signature(workload.train).parameters:
-        telling = cast("Callable[..., NewWeights]", workload.train)
-        return telling(weights, samples, recipe, seed, on_epoch=on_epoch)
+        train = cast("Callable[..., NewWeights]", workload.train)
+        return train(weights, samples, recipe, seed, on_epoch=on_epoch)
     made = workload.train(weights, samples, recipe, seed)
     on_epoch(recipe.epochs)
     return made

@@ -1,4 +1,4 @@
-"""Whether an entry is the one that what stands before it gives, byte for byte; else the first difference, in words."""
+"""Whether an entry is the one that what stands before it gives; else the first difference, in words."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,8 +15,12 @@ class Wrong(LedgerError):
 
 
 def same(entry: Entry, expected: Entry, where: str = "") -> None:
-    """Raises Wrong unless both have the same bytes; `where` begins the sentence."""
-    if entry.data != expected.data:
+    """Raises Wrong unless both are equal, and so have the same bytes; `where` begins the sentence.
+
+    An entry that was read has canonical bytes, of which there is one for each value. Python calls 1 and true equal,
+    which `forms` distinguishes before.
+    """
+    if entry != expected:
         raise Wrong(where + difference(entry, expected))
 
 

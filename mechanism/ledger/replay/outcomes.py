@@ -39,10 +39,9 @@ def check_in_clear(task: TaskState, outcome: Outcome) -> None:
         raise Wrong(
             f"the verdict on {name} has the tests {', '.join(screens)}, which do not follow one another"
         )
-    if measured and passed["contract"]:
-        earlier = {task.round.start, *task.starts[-KEPT_BROADCASTS:]}
-        if outcome.model_sha256 in earlier and passed["echo"]:
-            raise Wrong(f"{name} sent a model again that was sent out, and passes the test of echoes")
+    sent_out = (task.round.start, *task.starts[-KEPT_BROADCASTS:])
+    if measured and passed["contract"] and passed["echo"] and outcome.model_sha256 in sent_out:
+        raise Wrong(f"{name} sent a model again that was sent out, and passes the test of echoes")
     scored = sent is not None and all(passed.get(screen, True) for screen in DECIDING)
     if outcome.scored is not scored:
         raise Wrong(f"{name} is scored though a test that decides failed, or is not though all are passed")
@@ -60,9 +59,10 @@ def check_in_clear(task: TaskState, outcome: Outcome) -> None:
     scores = () if rule.name == "verified" else (rule.name,)
     if tuple(outcome.scores) != scores:
         raise Wrong(f"{name} has the scores {', '.join(outcome.scores) or 'none'}; the rule is {rule.name}")
-    most = in_micro(rule.claim_penalty, ROUND_CEILING) if rule.name == "verified" else 0
-    if outcome.penalty_micro > most:
-        raise Wrong(f"{name} pays a penalty of {outcome.penalty_micro}; the terms allow at most {most}")
+    if outcome.penalty_micro:
+        most = in_micro(rule.claim_penalty, ROUND_CEILING) if rule.name == "verified" else 0
+        if outcome.penalty_micro > most:
+            raise Wrong(f"{name} pays a penalty of {outcome.penalty_micro}; the terms allow at most {most}")
 
 
 def check_together(task: TaskState, outcomes: Mapping[str, Outcome]) -> None:

@@ -82,7 +82,7 @@ def verdict(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
     check_in_clear(task, outcome)
     opening = world.opened(entry, commitment)
     if opening is not None:
-        _check_opened(task, outcome, body["outcome"], opening)
+        _check_opened(task, outcome, opening)
     current.verdicts[name] = outcome
     world.counts.verdicts += 1
     if task.measured is not None:
@@ -158,36 +158,41 @@ def _computed(world: World, task: TaskState, model: EvidenceModel) -> dict[str, 
     return {assessment.participant_id: Computed(assessment, whole) for assessment in judged}
 
 
-def _check_opened(task: TaskState, outcome: Outcome, in_clear: Any, opening: Mapping[str, Any]) -> None:
+def _check_opened(task: TaskState, outcome: Outcome, opening: Mapping[str, Any]) -> None:
     """That an opened assessment is what its ground gives, and the outcome in clear what the assessment gives."""
-    name, current = outcome.participant_id, task.round
     check_opening(opening, "assessment", perhaps="measurement")
-    record = opening["assessment"]
+    assessment = _assessment(task, outcome.participant_id, opening["assessment"], opening["measurement"])
+    made = outcome_of(task.terms, assessment)
+    if outcome != made:
+        text = difference_of(events.outcome_record(outcome), events.outcome_record(made))
+        raise Wrong(f"the outcome is not the one of the opened assessment: {text}")
+    task.round.assessments[outcome.participant_id] = assessment
+
+
+def _assessment(task: TaskState, name: str, record: Any, measured: Any) -> Assessment:
+    """An opened assessment, seen to be what its ground gives."""
+    current, sent = task.round, task.round.models.get(name)
+    if (measured is not None) != (sent is not None and current.evidence):
+        raise Wrong(f"{name} is measured, and nothing is there to be measured, or the other way round")
+    computed = current.computed.get(name)
+    if computed is not None and computed.whole:
+        _same_assessment(record, computed.assessment)
+        return computed.assessment
     assessment = events.assessment_from_record(record)
     if not alike(events.assessment_record(assessment), record) or assessment.participant_id != name:
         raise Wrong(f"the assessment of {name} has fields that its form does not know, or is of another")
     claimed = task.claims[name].degree
     if claimed is not None and assessment.claimed_degree != claimed:
         raise Wrong(f"the assessment of {name} is about another claim than it signed")
-    sent, measured = current.models.get(name), opening["measurement"]
-    if (measured is not None) != (sent is not None and current.evidence):
-        raise Wrong(f"{name} is measured, and nothing is there to be measured, or the other way round")
     if sent is None:
         _same_assessment(record, missing(name, assessment.claimed_degree, current.failures.get(name)))
     elif not current.evidence:
         _same_assessment(record, as_claimed(name, sent.digest, assessment.claimed_degree))
-    elif name in current.computed:
-        computed = current.computed[name]
-        if computed.whole:
-            _same_assessment(record, computed.assessment)
-        else:
-            _same_assessment(events.assessment_record(_alone(assessment)), _alone(computed.assessment))
+    elif computed is not None:
+        _same_assessment(events.assessment_record(_alone(assessment)), _alone(computed.assessment))
     else:
         _measurement(task, name, measured)
-    made = events.outcome_record(outcome_of(task.terms, assessment))
-    if text := difference_of(in_clear, made):
-        raise Wrong(f"the outcome is not the one of the opened assessment: {text}")
-    current.assessments[name] = assessment
+    return assessment
 
 
 def _same_assessment(record: Any, expected: Assessment) -> None:
@@ -229,8 +234,6 @@ def _check_ground(task: TaskState, model: EvidenceModel) -> None:
 def _measurement(task: TaskState, name: str, record: Any) -> Measurement:
     """An opened measurement, seen to be of what its participant signed, as far as that is opened."""
     measurement = Measurement.from_record(record)
-    if not alike(measurement.record(), record):
-        raise Wrong(f"the measurement of {name} has fields that its form does not know")
     if measurement.participant_id != name:
         raise Wrong(f"the measurement of {name} is of {measurement.participant_id}")
     sent, claimed = task.round.models[name], task.claims[name].degree

@@ -13,7 +13,7 @@ from fedpeer.evidence.screening import (
     limit_at,
     limit_at_worst,
     limit_of_few_strata,
-    told_apart,
+    significantly_lower,
 )
 
 
@@ -53,14 +53,15 @@ def test_equal_scores_have_a_limit() -> None:
 
 
 @pytest.mark.parametrize(("few", "many"), [(4, 18), (10, 38), (25, 100)])
-def test_groups_that_are_alike_are_told_apart_at_the_rate_at_most(few: int, many: int) -> None:
+def test_groups_that_are_alike_are_significantly_lower_at_the_rate_at_most(few: int, many: int) -> None:
     generator = np.random.default_rng(5)
     found = [
-        told_apart(generator.standard_cauchy(few), generator.standard_cauchy(many)) for _ in range(2_000)
+        significantly_lower(generator.standard_cauchy(few), generator.standard_cauchy(many))
+        for _ in range(2_000)
     ]
     assert np.mean(found) < RATE + 4 * np.sqrt(RATE / len(found))
-    assert told_apart(generator.normal(-4, size=few), generator.normal(size=many))
-    assert not told_apart(generator.normal(size=many), generator.normal(-4, size=few))
+    assert significantly_lower(generator.normal(-4, size=few), generator.normal(size=many))
+    assert not significantly_lower(generator.normal(size=many), generator.normal(-4, size=few))
 
 
 def test_every_score_is_larger_the_less_a_model_resembles_the_shadows() -> None:

@@ -212,8 +212,11 @@ def mutations(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[An
             yield from mutations(item, (*path, i))
     elif isinstance(value, bool):
         yield path, not value
+        yield path, int(value)
     elif isinstance(value, int):
         yield path, value + 1
+        if value in (0, 1):
+            yield path, bool(value)
     elif value is None:
         yield path, 1
     else:

@@ -7,7 +7,7 @@ on the shadows' mean c, and shares centred on their mean s,
 
 and A a ridge regression in the dual: with the Gram matrix V w V' of the centred vectors D, A' = D' V (w + a)^-1 V' P.
 
-A *whole* map is fitted on all shadows; what it says of one is what it would say had that one been left out, by its
+A *whole* map is fitted on all shadows; what it gives of one is what it would give had that one been left out, by its
 residual over 1 - 1/n - H_ii with H = V w (w + a)^-1 V'. *Halved* maps are fitted on the shadows of each half of D_c: a
 shadow is estimated by the other half's map, a model of other samples by the mean of both. The penalty a has the least
 error on shadows so estimated.
@@ -64,7 +64,7 @@ class _Linear:
 
 
 @dataclass(frozen=True)
-class Teller:
+class VectorMap:
     """Vectors to shares; see the module's text."""
 
     scale: Scale
@@ -86,22 +86,22 @@ class Teller:
         return mine
 
 
-def fit_whole(vectors: Array, shares: Array, scale: Scale) -> tuple[Teller, Array]:
-    """The map of all shadows, and what it says of each without it, shape (n, S)."""
+def fit_whole(vectors: Array, shares: Array, scale: Scale) -> tuple[VectorMap, Array]:
+    """The map of all shadows, and what it gives of each without it, shape (n, S)."""
     d = _Dual(scale(vectors), shares)
     best, found, left_out = np.inf, 0.0, shares
     for penalty in _PENALTIES * d.values[-1]:
         residuals = d.left_out(penalty)
         if (error := float(np.square(residuals).mean())) < best:
             best, found, left_out = error, float(penalty), shares - residuals
-    return Teller(scale, (d.map(found),)), left_out
+    return VectorMap(scale, (d.map(found),)), left_out
 
 
-def fit_halved(vectors: Array, shares: Array, halves: Halves, scale: Scale) -> tuple[Teller, Array]:
+def fit_halved(vectors: Array, shares: Array, halves: Halves, scale: Scale) -> tuple[VectorMap, Array]:
     """A map for each half, and what the other half's map estimates of each shadow, shape (n, S)."""
     scaled = scale(vectors)
     parts = [_Dual(scaled[halves == half], shares[halves == half]) for half in (0, 1)]
-    # Products with the vectors of the half that tells, so that a penalty costs no pass over the vectors.
+    # Products with the vectors of the half that is fitted on, so that a penalty costs no pass over the vectors.
     products = [part.products(scaled[halves == 1 - half]) for half, part in enumerate(parts)]
     best, found, estimated = np.inf, 0.0, shares
     for penalty in _PENALTIES:
@@ -110,7 +110,7 @@ def fit_halved(vectors: Array, shares: Array, halves: Halves, scale: Scale) -> t
             said[halves == 1 - half] = product @ part.weights(penalty * part.values[-1]) + part.intercept
         if (error := float(np.square(said - shares).mean())) < best:
             best, found, estimated = error, float(penalty), said
-    return Teller(scale, tuple(part.map(found * part.values[-1]) for part in parts)), estimated
+    return VectorMap(scale, tuple(part.map(found * part.values[-1]) for part in parts)), estimated
 
 
 class _Dual:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedpeer.evidence.telling import DIRECTION, Scale, fit_halved, fit_whole
+from fedpeer.evidence.vector_maps import DIRECTION, Scale, fit_halved, fit_whole
 
 
 def shadows(n: int = 60, noise: float = 0.0, common: float = 0.0) -> tuple[np.ndarray, ...]:
