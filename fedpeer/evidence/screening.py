@@ -32,10 +32,10 @@ of what it moves one of these by, taken as independent; that of "samples" is mov
 
 *Samples* is the distance from flawed shadows, by a ridge regression from the regressors of the degree; the payment is
 nothing at the flawed shadows' median. Of models that seem more skewed than any flawed one it says nothing: a line that
-is drawn out so far says anything of them. Nor does it say anything where the line does not tell the shadows that it has
-not seen (`significantly_lower`), or its limit refuses no flawed one: of few shadows, or where targets are mostly noise, it is
-drawn through chance, and what it gives of participants is off by more than of shadows. There it fails nobody. *Claim*
-is one-sided: by how much the estimate exceeds the true degree. The
+is drawn out so far says anything of them. Nor does it say anything where the line does not separate the shadows that it
+has not seen (`significantly_lower`), or its limit refuses no flawed one: of few shadows, or where targets are mostly
+noise, it is drawn through chance, and what it gives of participants is off by more than of shadows. There it fails
+nobody. *Claim* is one-sided: by how much the estimate exceeds the true degree. The
 limits of "trained" and "claim" are those of the third of the degrees where they are the greatest; that of "trained" at
 least that of the tenth of the shadows with the fewest strata.
 

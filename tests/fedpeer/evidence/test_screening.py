@@ -53,7 +53,7 @@ def test_equal_scores_have_a_limit() -> None:
 
 
 @pytest.mark.parametrize(("few", "many"), [(4, 18), (10, 38), (25, 100)])
-def test_groups_that_are_alike_are_significantly_lower_at_the_rate_at_most(few: int, many: int) -> None:
+def test_a_group_like_the_other_is_significantly_lower_at_the_rate_at_most(few: int, many: int) -> None:
     generator = np.random.default_rng(5)
     found = [
         significantly_lower(generator.standard_cauchy(few), generator.standard_cauchy(many))

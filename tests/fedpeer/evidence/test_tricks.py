@@ -137,7 +137,7 @@ def test_who_follows_the_recipe_keeps_its_weight_and_who_fills_up_loses_it() -> 
     assert np.median(kept(line, fresh.sound)) == 1
 
 
-def test_what_cannot_be_significantly_lower_costs_nobody_anything() -> None:
+def test_tricks_that_look_like_sound_shadows_cost_nobody_anything() -> None:
     assert [fit_level(levels(100, 0.0, seed), [], Fraction(85, 100)) for seed in range(8)] == [()] * 8
 
 
