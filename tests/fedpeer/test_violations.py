@@ -36,9 +36,10 @@ def test_a_whole_number_is_written_as_one(tmp_path: Path, written: str) -> None:
     [
         (ServiceConfig, '[workers]\nexecutor = "dask"', 'executor is \'dask\'; expected "local", or "dask://HOST:PORT"'),
         (ServiceConfig, '[workers]\ndevice = "gpu"', 'device is \'gpu\'; expected "cuda", "cuda:1", "cpu", or nothing'),
-        (ServiceConfig, '[s3]\nbucket = "A"', "s3.bucket is 'A'; expected a bucket's name: small letters"),
-        (ServiceConfig, '[s3]\nbucket = "a"\nprefix = "/a"', "s3.prefix is '/a'; expected parts of letters"),
-        (ServiceConfig, '[s3]\nbucket = "a"\nendpoint = "host"', "s3.endpoint is 'host'; expected https://HOST or"),
+        (ServiceConfig, '[s3]\nbucket = "A"', "s3.bucket: expected a bucket's name: 3 to 63 of a-z"),
+        (ServiceConfig, '[s3]\nprefix = "/a"', "s3.prefix: expected what names begin with"),
+        (ServiceConfig, '[s3]\nendpoint = "host"', "s3.endpoint: expected the store's URL, https://HOST or"),
+        (ServiceConfig, '[s3]\nregion = "a/b"', "s3.region is 'a/b'; expected letters, digits and hyphens"),
         (ServiceConfig, '[notices."a b"]\nsecret = ""', "is not shown); expected a name of letters, digits"),
         (WorkerConfig, 'scheduler = "host:1"\nmodels = "m"', "scheduler is 'host:1'; expected \"dask://HOST:PORT\""),
     ],
