@@ -34,7 +34,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, flock
 from pathlib import Path
-from typing import TypeVar
+from typing import IO, TypeVar
 
 from cryptography import x509
 
@@ -373,20 +373,19 @@ class StateFolder:
         return self.path / "ledger.key.next"
 
     @contextmanager
-    def lock(self, *, shared: bool = False) -> Iterator[None]:
+    def lock(self, *, shared: bool = False) -> Iterator[bool]:
         """Held by the one process that serves from this folder, or by those that do together.
+
+        Gives whether no other process held it.
 
         Raises:
             AlreadyServed: another process holds it, and not together.
         """
         with (self.path / "serve.lock").open("a+") as file:  # a network's file system asks for both rights
-            try:
-                flock(file, (LOCK_SH if shared else LOCK_EX) | LOCK_NB)
-            except OSError:
-                raise AlreadyServed(
-                    f"another coordinator already serves from {self.path}; stop it first"
-                ) from None
-            yield
+            alone = _locked(file, LOCK_EX)
+            if not (_locked(file, LOCK_SH) if shared else alone):
+                raise AlreadyServed(f"another coordinator already serves from {self.path}; stop it first")
+            yield alone
 
     def _check_initialised(self) -> None:
         if not (self.path / SERVICE_FILE).is_file():
@@ -592,6 +591,15 @@ def _reserve(path: Path) -> None:
         ) from None
     except OSError as error:
         raise DatabaseUnreachable(f"the database file {path} cannot be made: {error.strerror}") from None
+
+
+def _locked(file: IO[str], kind: int) -> bool:
+    """Takes a lock on a file, in the place of the one that this process has; whether it could."""
+    try:
+        flock(file, kind | LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def write_private(path: Path, content: bytes) -> None:

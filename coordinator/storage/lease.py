@@ -187,27 +187,30 @@ class FolderLease(Lease):
 
     Who begins writes a new mark into the folder and names the lease's connection after it; who joins must find in its
     folder what the others' connections are named after. So machines that have the same folder mounted serve together,
-    and a copy of the folder does not.
+    and a copy of the folder does not; one that was made while they serve has their mark, and nobody to join.
 
     Args:
         mark: the file of the mark; None: nobody may join.
+        begins: whether nobody else serves from the folder, so that there is nobody to join at first.
     """
 
     _class = _FOLDER_CLASS
     _where = ", alone or from another folder"
 
-    def __init__(self, url: URL, mark: Path | None = None) -> None:
+    def __init__(self, url: URL, mark: Path | None = None, *, begins: bool = False) -> None:
         super().__init__(url)
         self._mark = mark
+        self._begins = begins
 
     def _lock(self) -> bool:
         if self._mark is None:
             return super()._lock()
         if super()._lock():
+            self._begins = False
             self._mark.write_text(uuid4().hex)
             self._name()
             return self._asked(_SHARE) and self._asked(_UNLOCK)
-        if not self._asked(_SHARE):
+        if self._begins or not self._asked(_SHARE):
             return False
         self._name()
         assert self._connection is not None

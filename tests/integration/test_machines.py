@@ -143,9 +143,8 @@ async def test_who_may_serve_beside_a_machine(tmp_path: Path) -> None:
     with scratch_url("postgresql", tmp_path) as database:
         folder = make_folder(tmp_path / "state", CONFIG + f"[storage]\ndatabase = {database!r}\n")
         async with machine(folder, tmp_path / "log") as first:
-            copied = tmp_path / "copy"
+            copied = tmp_path / "copy"  # with the mark of those that serve
             shutil.copytree(folder.path, copied, ignore=shutil.ignore_patterns("*.sock"))
-            (copied / "serve.mark").write_text("of an earlier time")
             refused = [
                 await served(copied, tmp_path / "copied", "--fronts", "1"),
                 await served(folder.path, tmp_path / "alone"),
