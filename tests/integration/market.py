@@ -385,6 +385,11 @@ async def enrol(coordinator: Any, name: str, key: PrivateKey | None = None) -> C
     return Client(name, key, response.certificate, response.authority, coordinator.market_address)
 
 
+def at(client: Client, other: Any) -> Client:
+    """The same participant, connected to another front or machine."""
+    return replace(client, address=other.market_address, _channel=None)
+
+
 async def refusal(call: Any) -> Refusal:
     """What a call is refused with."""
     with pytest.raises(grpc.RpcError) as caught:

@@ -40,6 +40,7 @@ from tests.integration.market import (
     CONFIG,
     PATIENCE,
     Client,
+    at,
     close,
     enrol,
     frames,
@@ -127,11 +128,6 @@ async def until(reached: Callable[[], bool]) -> None:
     async with asyncio.timeout(PATIENCE):
         while not reached():
             await asyncio.sleep(0.02)
-
-
-def at(client: Client, other: FrontProcess) -> Client:
-    """The same participant, connected to another front."""
-    return replace(client, address=other.market_address, _channel=None)
 
 
 async def watched(client: Client) -> Any:

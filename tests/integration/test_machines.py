@@ -24,7 +24,7 @@ from tests.backends import scratch_url
 from tests.integration.market import (
     CONFIG,
     PATIENCE,
-    Client,
+    at,
     close,
     enrol,
     frames,
@@ -78,13 +78,6 @@ async def machine(folder: StateFolder, log: Path, fronts: int = 1) -> AsyncItera
         if process.returncode is None:
             os.killpg(process.pid, signal.SIGKILL)
             await process.wait()
-
-
-def at(client: Client, other: Machine) -> Client:
-    """The same participant, connected to another machine."""
-    return Client(
-        client.name, client.key, client.certificate, client.authority, other.market_address, client.task_id
-    )
 
 
 @pytest.mark.long
