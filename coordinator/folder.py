@@ -28,6 +28,7 @@ import json
 import os
 import stat
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -35,6 +36,7 @@ from datetime import UTC, datetime
 from fcntl import LOCK_EX, LOCK_NB, LOCK_SH, flock
 from pathlib import Path
 from typing import IO, TypeVar
+from uuid import uuid4
 
 from cryptography import x509
 
@@ -75,6 +77,9 @@ _MADE = (
     "keys.pending", "keys.lock", "console",
 )  # fmt: skip
 
+#: Seconds for which one that starts waits for another that starts or ends at the same instant, and between two looks.
+_LOCK_SECONDS, _LOCK_PAUSE_SECONDS = 2.0, 0.02
+
 #: The key of the authority that is being replaced.
 OLD_AUTHORITY_KEY = "authority.old.key"
 
@@ -107,8 +112,7 @@ class StateFolder:
         return self.path / "control.sock"
 
     @property
-    def mark(self) -> Path:
-        """What tells the folder from a copy of it while several machines serve from it (`FolderLease`)."""
+    def _mark(self) -> Path:
         return self.path / "serve.mark"
 
     @property
@@ -373,19 +377,44 @@ class StateFolder:
         return self.path / "ledger.key.next"
 
     @contextmanager
-    def lock(self, *, shared: bool = False) -> Iterator[bool]:
-        """Held by the one process that serves from this folder, or by those that do together.
-
-        Gives whether no other process held it.
+    def lock(self) -> Iterator[None]:
+        """Held by the one process that serves from this folder.
 
         Raises:
-            AlreadyServed: another process holds it, and not together.
+            AlreadyServed: another process holds it.
         """
-        with (self.path / "serve.lock").open("a+") as file:  # a network's file system asks for both rights
-            alone = _locked(file, LOCK_EX)
-            if not (_locked(file, LOCK_SH) if shared else alone):
-                raise AlreadyServed(f"another coordinator already serves from {self.path}; stop it first")
-            yield alone
+        with self._lock_file() as file:
+            if not _locked(file, LOCK_EX):
+                raise self._already_served()
+            yield
+
+    @contextmanager
+    def shared_lock(self) -> Iterator[str]:
+        """Held by those that serve from this folder together, on one machine or several.
+
+        Gives the folder's mark (`FolderLease`): who finds that nobody holds the lock writes a new one, so that a copy
+        of the folder never has the mark of those that serve; it stays while anybody holds the lock.
+
+        Raises:
+            AlreadyServed: a process that serves alone holds it.
+        """
+        give_up = time.monotonic() + _LOCK_SECONDS
+        with self._lock_file() as file:
+            while True:
+                if _locked(file, LOCK_EX):
+                    self._mark.write_text(uuid4().hex)
+                if _locked(file, LOCK_SH):  # and not another that starts at this instant
+                    break
+                if time.monotonic() >= give_up:
+                    raise self._already_served()
+                time.sleep(_LOCK_PAUSE_SECONDS)
+            yield self._mark.read_text()
+
+    def _lock_file(self) -> IO[str]:
+        return (self.path / "serve.lock").open("a+")  # a network's file system asks for both rights
+
+    def _already_served(self) -> AlreadyServed:
+        return AlreadyServed(f"another coordinator already serves from {self.path}; stop it first")
 
     def _check_initialised(self) -> None:
         if not (self.path / SERVICE_FILE).is_file():

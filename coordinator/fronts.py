@@ -69,9 +69,9 @@ async def serve_fronts(
     allow_open_files()
     with ExitStack() as held:
         held.callback(_forget_addresses, folder)
-        alone = held.enter_context(folder.lock(shared=True))
+        mark = held.enter_context(folder.shared_lock())
         database = Database(folder.database_url(config))
-        lease = FolderLease(database.url, folder.mark, begins=alone)
+        lease = FolderLease(database.url, mark)
         held.callback(lease.release)
         await asyncio.to_thread(_prepare, database, lease)
         addresses = {

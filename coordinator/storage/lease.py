@@ -17,7 +17,6 @@ import os
 import time
 from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 from pathlib import Path
-from uuid import uuid4
 
 from sqlalchemy import Connection, TextClause, create_engine, text
 from sqlalchemy.engine import URL
@@ -185,45 +184,35 @@ class Lease:
 class FolderLease(Lease):
     """The right to serve a PostgreSQL database from a state folder.
 
-    Who begins writes a new mark into the folder and names the lease's connection after it; who joins must find in its
-    folder what the others' connections are named after. So machines that have the same folder mounted serve together,
-    and a copy of the folder does not; one that was made while they serve has their mark, and nobody to join.
+    Those that serve together name their connections after the folder's mark; who joins must find the others' named
+    after its own. So machines that have the same folder mounted serve together, and a copy of the folder does not: the
+    first to serve from a folder gives it a new mark (`StateFolder.shared_lock`).
 
     Args:
-        mark: the file of the mark; None: nobody may join.
-        begins: whether nobody else serves from the folder, so that there is nobody to join at first.
+        mark: of the folder; None: nobody may join.
     """
 
     _class = _FOLDER_CLASS
     _where = ", alone or from another folder"
 
-    def __init__(self, url: URL, mark: Path | None = None, *, begins: bool = False) -> None:
+    def __init__(self, url: URL, mark: str | None = None) -> None:
         super().__init__(url)
         self._mark = mark
-        self._begins = begins
 
     def _lock(self) -> bool:
         if self._mark is None:
             return super()._lock()
+        name = f"fedpeer folder {self._mark}"
+        self._set("application_name", name)  # before the lock: others look at the names of those that hold it
         if super()._lock():
-            self._begins = False
-            self._mark.write_text(uuid4().hex)
-            self._name()
             return self._asked(_SHARE) and self._asked(_UNLOCK)
-        if self._begins or not self._asked(_SHARE):
+        if not self._asked(_SHARE):
             return False
-        self._name()
         assert self._connection is not None
-        own = self._connection.execute(text("SELECT current_setting('application_name')")).scalar_one()
-        if set(self._connection.execute(_HOLDERS, {"class": self._class}).scalars()) <= {own}:
+        if set(self._connection.execute(_HOLDERS, {"class": self._class}).scalars()) <= {name}:
             return True
         self._asked(_UNSHARE)
         return False
-
-    def _name(self) -> None:
-        assert self._mark is not None
-        mark = self._mark.read_text() if self._mark.exists() else ""
-        self._set("application_name", f"fedpeer folder {mark}")
 
 
 def served(url: URL) -> bool:

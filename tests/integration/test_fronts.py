@@ -7,9 +7,11 @@ import os
 import shutil
 import signal
 import sys
+import threading
 import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, closing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,7 +24,7 @@ import pytest
 from sqlalchemy import text
 
 from coordinator.control_socket import progress, round_progress
-from coordinator.errors import ServeError
+from coordinator.errors import AlreadyServed, ServeError
 from coordinator.folder import StateFolder
 from coordinator.fronts import _keep_lease, _taken_again, serve_fronts
 from coordinator.operator import Operator
@@ -409,7 +411,7 @@ async def test_a_database_is_served_from_one_folder(tmp_path: Path, monkeypatch:
             with pytest.raises(LeaseTaken, match="another coordinator already serves the database"):
                 await serve_fronts(second.path, 1)
         # As it stands while the first one's fronts serve and none of them leads.
-        lease = FolderLease(schema.url, first.mark)
+        lease = FolderLease(schema.url, "first")
         lease.take()
         for serve in (Coordinator(second).start, partial(serve_fronts, second.path, 1)):
             with pytest.raises(LeaseTaken):
@@ -424,13 +426,48 @@ async def test_a_database_is_served_from_one_folder(tmp_path: Path, monkeypatch:
         keeping.cancel()
         lease.release()
         # Taken by another meanwhile: this one ends.
-        other = FolderLease(schema.url, second.mark)
+        other = FolderLease(schema.url, "second")
         other.take()
         monkeypatch.setattr("coordinator.fronts._LOST_SECONDS", 0.0)
         with pytest.raises(LeaseTaken):
             await _taken_again(lease)
         other.release()
         schema.close()
+
+
+def test_machines_that_start_at_the_same_instant_serve_together_and_copies_do_not(tmp_path: Path) -> None:
+    count = 6
+    begin, held = threading.Barrier(count), threading.Barrier(count)
+
+    def start(folder: StateFolder) -> str:
+        begin.wait()
+        with folder.shared_lock() as mark:
+            lease = FolderLease(database.url, mark)
+            lease.take()
+            held.wait()
+            lease.release()
+        return mark
+
+    with scratch_url("postgresql", tmp_path) as url, ThreadPoolExecutor(count) as threads:
+        folder = make_folder(tmp_path / "state", STORED.format(absence=60, database=url))
+        database = Database(url)
+        migrate(database)
+        for _ in range(20):
+            assert len(set(threads.map(start, [folder] * count))) == 1
+        # Two that start together in a copy that was made while others serve do not take one another for those.
+        with folder.shared_lock() as mark:
+            serving = FolderLease(database.url, mark)
+            serving.take()
+            copy = StateFolder(tmp_path / "copy")
+            shutil.copytree(folder.path, copy.path)
+            with copy.shared_lock() as other, copy.shared_lock() as another:
+                assert other == another
+                with pytest.raises(LeaseTaken, match="alone or from another folder"):
+                    FolderLease(database.url, other).take(wait_s=0)
+            with pytest.raises(AlreadyServed), folder.lock():
+                pass
+            serving.release()
+        database.close()
 
 
 async def test_fronts_end_with_the_process_that_started_them(tmp_path: Path) -> None:
