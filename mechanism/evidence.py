@@ -12,9 +12,9 @@ about 1 for a model trained on the recipe's number of distinct samples with righ
 Coefficients are in billionths; the result is rounded half-even to a millionth once, at its end.
 
 How many distinct samples a model was trained on, over those of the recipe, is 1/y, with y how often it saw each of its
-samples, the largest of lines of the same form, not clipped, over the regressors, the straying and the norm:
+samples, the largest of lines of the same form, not clipped, over the regressors, the straying and the length:
 
-    y = max over lines of (c_0 + sum_r c_r z_r + c_s straying + c_n norm),   distinct = 1 / max(1, y)
+    y = max over lines of (c_0 + sum_r c_r z_r + c_s straying + c_l length),   distinct = 1 / max(1, y)
 
 Without a line everybody has enough.
 
@@ -48,7 +48,7 @@ from mechanism.ranges import integer, integers, keyed, listed, whole
 from mechanism.settlement import MICRO, Assessment, Verdict
 
 #: Name of this arithmetic in the log. Any change of a verdict or of a degree's last digit needs a new name.
-ARITHMETIC = "strata-and-screens/half-even-micro-v8"
+ARITHMETIC = "strata-and-screens/half-even-micro-v9"
 
 #: Likeness, in millionths, that no two trainings have, whatever their samples: 1 but for rounding.
 ONE_MODEL = 999_000
@@ -67,7 +67,7 @@ _DIGEST = re.compile("[0-9a-f]{64}")
 #: What of a `Measurement` is measured of the model alone: the same for the same model, no matter who sent it.
 OF_MODEL_ALONE = (
     "fault", "features", "norm", "alignment", "novelty", "improvement", "echo_distance", "echo_cosine",
-    "straying", "nearest_broadcast",
+    "straying", "length", "nearest_broadcast",
 )  # fmt: skip
 
 
@@ -259,9 +259,9 @@ class EvidenceModel:
             if len(line.weights) != count:
                 raise FieldError(f"{name}.weights", line.weights, f"{count} coefficients")
 
-    def distinct_micro(self, z: Sequence[int], straying: int, norm: int) -> int:
+    def distinct_micro(self, z: Sequence[int], straying: int, length: int) -> int:
         """Distinct samples over those of the recipe, at most 1, millionths."""
-        times = max((line((*z, straying, norm)) for line in self.distinct), default=MICRO)
+        times = max((line((*z, straying, length)) for line in self.distinct), default=MICRO)
         return MICRO if times <= MICRO else half_even(MICRO * MICRO, times)
 
     def record(self) -> dict[str, Json]:
@@ -309,6 +309,7 @@ class Measurement:
         features: rows x_i, one a stratum, millionths.
         norm, alignment, novelty, improvement, echo_distance, echo_cosine: see `Thresholds`.
         straying: how far the update lies from what other models span, squared, over the usual squared length.
+        length: of the update, over the usual length of all mixes; `norm` is over that of the mix that the model shows.
         nearest_broadcast: which broadcast model is nearest, such as "round 2".
         twins: of the first who has sent the model: those of its cluster who are the first to have sent another, and are
             more alike than models of other samples are: id, likeness. Two name each other with one likeness.
@@ -333,6 +334,7 @@ class Measurement:
     echo_distance: int = 0
     echo_cosine: int = 0
     straying: int = 0
+    length: int = 0
     nearest_broadcast: str = ""
     twins: tuple[tuple[str, int], ...] = ()
     harm: int | None = None
@@ -356,6 +358,7 @@ class Measurement:
             "echo_distance",
             "echo_cosine",
             "straying",
+            "length",
         ):
             integer(name, getattr(self, name))
         integer("harm", 0 if self.harm is None else self.harm)
@@ -550,7 +553,7 @@ def _assessment(
     claimed = measurement.claimed_degree.numerator * MICRO
     refuted = claimed < (estimate - limits.claim_band) * measurement.claimed_degree.denominator
     holders, nearest, shared = overlaps.holders(name)
-    distinct = model.distinct_micro(z, measurement.straying, measurement.norm)
+    distinct = model.distinct_micro(z, measurement.straying, measurement.length)
     verdicts += [
         _overlapping(limits, holders, nearest, shared),
         _samples(quality, distinct, limits, of_quality),

@@ -302,7 +302,7 @@ def the_same_model_is_measured_otherwise() -> Cases:
     for field, value in (
         ("fault", "it came too late"), ("features", [[1, 1], [1, 1]]), ("norm", 1),
         ("alignment", 1), ("novelty", 1), ("improvement", -2 * MICRO), ("echo_distance", 1),
-        ("echo_cosine", 1), ("straying", 1), ("nearest_broadcast", "round 1"),
+        ("echo_cosine", 1), ("straying", 1), ("length", 1), ("nearest_broadcast", "round 1"),
     ):  # fmt: skip
         history = trained(Shape(copied={1: ("p002", "p001")}))
         record = history.evidence()

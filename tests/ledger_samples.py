@@ -316,6 +316,7 @@ def evidence(agreed: Terms, round_: int, who: Sequence[str], refuted: str = "") 
             echo_distance=MICRO,
             echo_cosine=100_000,
             straying=500_000,
+            length=1_050_000,  # not what `norm` is
             nearest_broadcast="this round",
         )
         for name in who

@@ -490,6 +490,7 @@ class RoundMeasurements:
             echo_distance=micro(figures.echo_distance),
             echo_cosine=micro(figures.echo_cosine),
             straying=micro(found.straying),
+            length=micro(found.length),
             nearest_broadcast=("this round", *self._sent.labels)[figures.nearest + 1],
         )
 

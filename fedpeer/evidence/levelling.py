@@ -5,7 +5,7 @@ balanced data do, and are read as balanced. But behind what is filled up are few
 their model is not quite one of balanced data: its strata are learnt worse than their shares say, and it strays further.
 What separates the two is a line
 
-    t = c_0 + sum_r c_r z_r + c_s straying + c_n norm
+    t = c_0 + sum_r c_r z_r + c_s straying + c_l length
 
 over the regressors z of the degree, by ridge regression: 1 of tricked shadows (`fedpeer.evidence.tricks`), whose data
 are skewed, and 0 of sound ones that are no anchors: these have a quarter of D_c, and repeat much of it. Shadows of
@@ -54,7 +54,7 @@ class Levels:
     """Sound shadows that are no anchors, and tricked ones, of one start.
 
     Attributes:
-        sound, tricked: regressors of the degree, straying and norm, (n, R + 2) and (m, R + 2).
+        sound, tricked: regressors of the degree, straying and length, (n, R + 2) and (m, R + 2).
         degrees: of the sound ones, (n,).
     """
 
@@ -70,7 +70,7 @@ class Levels:
 
 
 def fit_level(own: Levels, carried: Sequence[Levels], whole_from: Fraction) -> tuple[Line, ...]:
-    """The line from regressors, straying and norm to y; none where too few shadows are there, or tell nothing.
+    """The line from regressors, straying and length to y; none where too few shadows are there, or tell nothing.
 
     Args:
         own: of this round; carried: of earlier ones, by this round's maps.

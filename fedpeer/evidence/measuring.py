@@ -164,7 +164,7 @@ class ModelMeasurement:
         degree_micro, lower_micro, upper_micro: the estimate and its interval, millionths.
         shares: of the strata, as estimated, (S,).
         figures: what the tests look at.
-        straying: how far it lies from what other models span (`fedpeer.evidence.straying`).
+        straying, length: how far it lies from what other models span, and how long it is (`fedpeer.evidence.straying`).
         quality: about 1 for a model of enough distinct samples with right targets, 0 for one without; in [0, 1].
         failed: those of `screening.SCORES` that are beyond their limit, and "samples".
     """
@@ -176,6 +176,7 @@ class ModelMeasurement:
     shares: Array
     figures: Figures
     straying: float
+    length: float
     quality: float
     failed: tuple[str, ...]
 
@@ -188,7 +189,7 @@ class Shadows:
         tensors: that were looked at; updates of others are not comparable.
         plans: of the table's rows.
         repeated: the repeated ones, if any; tricked: those, if any.
-        beside: straying and norm of the sound, then of the repeated, then of the tricked ones, (n, 2).
+        beside: straying and length of the sound, then of the repeated, then of the tricked ones, (n, 2).
         times: how often each of the sound and the repeated ones saw its samples, (n,); family: as `straying.Taught` has
             it, (n,).
     """
@@ -284,6 +285,7 @@ class Ensemble:
         failed = [name for name, fails in zip(SCORES, over, strict=True) if fails]
         if quality < self.screens.least_quality and degree < micro(self.screens.flawed_degree):
             failed.append("samples")
+        ((straying, length),) = self.straying(seen.vectors["update"][None]).tolist()
         return ModelMeasurement(
             features,
             degree,
@@ -291,7 +293,8 @@ class Ensemble:
             min(degree + model.half_width, MICRO),
             shares,
             figures,
-            float(self.straying(seen.vectors["update"][None])[0, 0]),
+            straying,
+            length,
             quality,
             tuple(failed),
         )

@@ -5,14 +5,14 @@ well. But what its own samples add to its update does not average out as it woul
 from what any other model of the mix does. With v the update, c the mean and P the first axes of the sound shadows of
 the other half of D_c,
 
-    straying e = (|v - c|^2 - |P (v - c)|^2) / L^2,         norm = |v| / L,   L the usual |v| of sound shadows
+    straying e = (|v - c|^2 - |P (v - c)|^2) / L^2,         length = |v| / L,   L the usual |v| of sound shadows
 
 what mixes do lies along the axes, so that e has what is the model's own: of n distinct samples about A / n + B, with B
 what the order of training adds. Any other model is held against both halves; the mean counts.
 
-How often a sample is seen, y = n_recipe / n, is read from e, the norm and the features in the regressors of the degree,
-together f, with the mix's own regressors b (its distance from the reference, and what its shares sum to above multiples
-of it):
+How often a sample is seen, y = n_recipe / n, is read from e, the length and the features in the regressors of the
+degree, together f, with the mix's own regressors b (its distance from the reference, and what its shares sum to above
+multiples of it):
 
     f = g + G b + h y + error,      y = (f - g - G b) S^-1 h / (h S^-1 h),    S the covariance of the errors
 
@@ -105,7 +105,7 @@ class Straying:
         return cls(centres, np.array(axes), float(np.exp(np.log(np.maximum(lengths, _TINY)).mean())))
 
     def __call__(self, updates: Array) -> Array:
-        """e and norm of models that are no shadows, (n, B) to (n, 2)."""
+        """e and length of models that are no shadows, (n, B) to (n, 2)."""
         return self._beside(updates, np.mean([self._from(half, updates) for half in (0, 1)], axis=0))
 
     def of_half(self, updates: Array, halves: Halves) -> Array:
@@ -145,7 +145,7 @@ class Taught:
     """Sound shadows that are no anchors, and repeated ones, of one start.
 
     Attributes:
-        z: regressors of the degree, (n, R); beside: straying and norm, (n, 2); times: y, (n,).
+        z: regressors of the degree, (n, R); beside: straying and length, (n, 2); times: y, (n,).
         family: of each, (n,): 0 where it is sound, else the number of how a repeated one was trained.
     """
 
@@ -165,7 +165,7 @@ class Taught:
 def fit_times(
     taught: Taught, carried: Sequence[Taught], strata: int, sorted_columns: int, whole_from: Fraction
 ) -> tuple[Line, ...]:
-    """From regressors, straying and norm to how often a sample is seen, less the margin: one line for each family of
+    """From regressors, straying and length to how often a sample is seen, less the margin: one line for each family of
     which there are enough.
 
     Args:

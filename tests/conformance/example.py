@@ -118,7 +118,7 @@ class Example:
             *_, one, other = record["measurements"]
             one["twins"], other["twins"] = [["p004", 800_000]], [["p003", 800_000]]
         else:
-            # By the distance from the reference, and little by the straying and the norm.
+            # By the distance from the reference, and little by the straying and the length.
             weights = [0, 0, 0, 0, 625_000_000, *[0] * 11, 20_000_000, -10_000_000]
             record["model"]["distinct"] = [
                 {"weights": weights, "intercept": 990_000_000},

@@ -43,7 +43,16 @@ ONE_MODEL = 999_000
 UNSCORED = {"gross_micro": 0, "penalty_micro": 0, "fee_micro": 0}
 MAX_COLUMNS, MAX_NODES, MAX_LINES = 100, 2**18, 16
 LEVELS = [Fraction(level) for level in ("0", "1/2", "1", "3/2", "2", "3", "5")]
-MEASURED = ("norm", "alignment", "novelty", "improvement", "echo_distance", "echo_cosine", "straying")
+MEASURED = (
+    "norm",
+    "alignment",
+    "novelty",
+    "improvement",
+    "echo_distance",
+    "echo_cosine",
+    "straying",
+    "length",
+)
 DECIDING, SCORED = ("contract", "echo", "trained"), ("overlap", "samples", "contribution", "claim")
 OF_THE_MODEL_ALONE = (*MEASURED, "fault", "features", "nearest_broadcast")
 
@@ -1041,7 +1050,7 @@ class Evidence:
                 type(text) is str and 1 <= len(text) <= 200, "computed_on has no text of 1 to 200 characters"
             )
         require(
-            self.model["arithmetic"] == "strata-and-screens/half-even-micro-v8",
+            self.model["arithmetic"] == "strata-and-screens/half-even-micro-v9",
             "another arithmetic of evidence",
         )
         integer(self.model["shadows"], 1, "shadows")
@@ -1117,7 +1126,7 @@ class Evidence:
     def _measurement(self, record: Any) -> Record:
         keys = (
             "participant_id model_sha256 claimed_degree order samples fault features norm alignment novelty "
-            "improvement echo_distance echo_cosine straying nearest_broadcast twins harm scores"
+            "improvement echo_distance echo_cosine straying length nearest_broadcast twins harm scores"
         )
         item = shaped(record, keys, "a measurement")
         for key in ("participant_id", "model_sha256", "claimed_degree", "fault", "nearest_broadcast"):
@@ -1189,7 +1198,7 @@ class Evidence:
 
     def distinct_samples(self, z: Sequence[int], item: Record) -> int:
         """Over those of the recipe, at most 1."""
-        more = [*z, item["straying"], item["norm"]]
+        more = [*z, item["straying"], item["length"]]
         times = max([self.told(line, more) for line in self.distinct], default=MICRO)
         return round(Fraction(MICRO * MICRO, max(times, MICRO)))
 

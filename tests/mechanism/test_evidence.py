@@ -490,16 +490,16 @@ def test_the_distinct_samples_are_told_by_a_line_and_are_enough_without_one() ->
 
 def test_of_several_lines_the_one_by_which_samples_are_seen_most_often_counts() -> None:
     nothing = (0,) * len(EVIDENCE.degree.weights)
-    by_straying, by_norm = (QualityMap((*nothing, *own), 0) for own in ((NANO, 0), (0, NANO)))
-    line = replace(EVIDENCE, distinct=(by_straying, by_norm))
-    for straying, norm, distinct in (
+    by_straying, by_length = (QualityMap((*nothing, *own), 0) for own in ((NANO, 0), (0, NANO)))
+    line = replace(EVIDENCE, distinct=(by_straying, by_length))
+    for straying, length, distinct in (
         (1_250_000, MICRO, 800_000),
         (MICRO, 1_200_000, 833_333),
         (0, 900_000, MICRO),
     ):
-        assert assess(line, [measured("a", straying=straying, norm=norm)])[0].distinct_micro == distinct
+        assert assess(line, [measured("a", straying=straying, length=length)])[0].distinct_micro == distinct
     with pytest.raises(FieldError, match="17 lines'; expected at most 16"):
-        replace(EVIDENCE, distinct=(by_norm,) * 17)
+        replace(EVIDENCE, distinct=(by_length,) * 17)
 
 
 def test_a_copy_of_what_fails_alone_is_of_no_cluster() -> None:
@@ -727,7 +727,7 @@ def test_figures_are_decimals_without_a_superfluous_digit(micro: int, text: str)
 
 
 def test_the_arithmetic_has_the_name_and_the_levels_that_ledgers_know_it_by() -> None:
-    assert ARITHMETIC == "strata-and-screens/half-even-micro-v8"
+    assert ARITHMETIC == "strata-and-screens/half-even-micro-v9"
     assert [*map(str, EXCESS_LEVELS)] == ["0", "1/2", "1", "3/2", "2", "3", "5"]
     assert NANO == 10**9
     assert KEPT_BROADCASTS == 8
@@ -771,7 +771,7 @@ def test_what_was_not_measured_stands_as_nothing_in_the_record() -> None:
     assert Measurement("a", "00" * 32, Fraction(1, 3), 4, 5, fault="late").record() == {
         "participant_id": "a", "model_sha256": "00" * 32, "claimed_degree": "1/3", "order": 4, "samples": 5,
         "fault": "late", "features": [], "norm": 0, "alignment": 0, "novelty": 0, "improvement": 0,
-        "echo_distance": 0, "echo_cosine": 0, "straying": 0, "nearest_broadcast": "", "twins": [], "harm": None,
-        "scores": {},
+        "echo_distance": 0, "echo_cosine": 0, "straying": 0, "length": 0, "nearest_broadcast": "", "twins": [],
+        "harm": None, "scores": {},
     }  # fmt: skip
     assert Measurement("a", "00" * 32, Fraction(0), 0, 0).fault == ""

@@ -222,6 +222,21 @@ def test_anchors_teach_nothing_of_distinct_samples(scene: Scene) -> None:
     assert (taught.family != 0).sum() == (shadows.family != 0).sum() > 0
 
 
+def test_lines_to_distinct_samples_look_at_participants_as_at_the_shadows_that_taught_them(
+    scene: Scene,
+) -> None:
+    """With `norm`, over the usual of the mix, in the place of the length honest participants lost up to half."""
+    ensemble = scene.ensemble.ensemble
+    updates = np.array([ensemble.observer.sketch(weights) for _, weights in scene.honest])
+    expected = np.rint(ensemble.straying(updates) * MICRO)
+    submissions = [submission(f"h{i}", w, d, order=i) for i, (d, w) in enumerate(scene.honest)]
+    found = scene.evidence.assess(scene.ensemble, submissions, scene.history)
+    assert [[m["straying"], m["length"]] for m in found.record["measurements"]] == expected.tolist()
+    lengths = np.linalg.norm(updates, axis=1) / ensemble.straying.scale
+    assert np.rint(lengths * MICRO).tolist() == expected[:, 1].tolist()
+    assert all(a.distinct_micro > 0.85 * MICRO for a in found.assessments)
+
+
 def test_honest_participants_of_one_label_are_scored_and_read_as_such(scene: Scene) -> None:
     generator = np.random.default_rng(8)
     counts = np.eye(10, dtype=int) * RECIPE.samples
