@@ -36,7 +36,8 @@ s(r) times a limit: the conformal quantile of what pairs of shadows of different
 over s(r), at rate / (N - 1) among N submissions, so that at most `rate` of honest participants are linked with any
 other (union bound). Models of one mix have all of the map's error in common, whatever r is, and honest participants
 that make the same effort have one mix; so the limit is at least that of the tenth of the pairs whose mixes are the most
-alike, by sum_i sqrt(p_i q_i). What is logged has limit (s(r) - 1) in apart(r). On the way from apart(r) to same(r) the
+alike, by sum_i sqrt(p_i q_i). These are too few for a quantile: they are taken to be distributed as all pairs are, but
+for their mean and deviation. What is logged has limit (s(r) - 1) in apart(r). On the way from apart(r) to same(r) the
 likeness tells the part of the samples that they have in common (`mechanism.evidence`).
 """
 
@@ -128,7 +129,8 @@ class Comparison:
         varies: s at `STEPS`.
         moved: where variations of the recipe move either, (k, B) each.
         spread: what pairs of shadows of different halves have beyond what is expected, over s(r), ascending;
-            spread_of_like: of the pairs of the most alike mixes.
+            spread_of_like: the same values, moved and stretched to mean and deviation of the pairs of the most alike
+            mixes.
     """
 
     probe: Probe
@@ -251,7 +253,9 @@ def fit_comparison(
     roots = np.sqrt(mixes)
     affinity = np.ravel(roots[halves == 0] @ roots[halves == 1].T)
     like = np.argsort(-affinity, kind="stable")[: max(int(_LIKE * len(beyond)), _KNOWN)]
-    spread, of_like = np.sort(beyond), np.sort(beyond[like])
+    spread = np.sort(beyond)
+    stretch = beyond[like].std() / max(float(beyond.std()), 1e-12)
+    of_like = beyond[like].mean() + stretch * (spread - beyond.mean())
     weights = float(shares[0]), float(shares[1])
     return Comparison(
         probe, pulls[0], pulls[1], weights, (moves[0], moves[1]), apart, same, varies, spread, of_like

@@ -12,6 +12,7 @@ from fedpeer.evidence.comparing import _same as same_of
 from fedpeer.evidence.comparing import _scaled as scaled
 from fedpeer.evidence.observing import Observation
 from fedpeer.evidence.planning import plan_shadows
+from fedpeer.evidence.screening import RATE, limit_at
 from fedpeer.learning.partition import majority_minority
 from mechanism.evidence import ONE_MODEL
 
@@ -108,6 +109,19 @@ def test_the_limit_rises_with_the_number_of_pairs_and_is_that_of_the_shadows(com
     assert links[0] < links[-1]
     beyond = (comparison.spread > links[0] / 1e6).mean()
     assert beyond <= 0.01
+
+
+def test_the_limit_of_like_mixes_is_that_of_all_pairs_moved_and_stretched(comparison: Comparison) -> None:
+    """A tenth of the pairs of few shadows is a handful: a tail that is read from it alone links nobody."""
+    moved, all_pairs = comparison.spread_of_like, comparison.spread
+    assert len(moved) == len(all_pairs)
+    slopes = np.diff(moved) / np.diff(all_pairs)
+    assert np.allclose(slopes, slopes[0])
+    spread = all_pairs - all_pairs.mean()
+    alike = replace(comparison, spread_of_like=0.1 + 2 * spread)
+    assert alike.map(50).link == pytest.approx(1e6 * (0.1 + 2 * limit_at(spread, RATE / 49)), abs=1)
+    calm = replace(comparison, spread_of_like=spread / 2)
+    assert calm.map(50).link == pytest.approx(1e6 * limit_at(all_pairs, RATE / 49), abs=1)
 
 
 def test_without_anchors_nothing_but_a_copy_is_linked(comparison: Comparison) -> None:
