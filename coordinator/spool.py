@@ -19,6 +19,7 @@ from fcntl import LOCK_EX, LOCK_NB, flock
 from io import FileIO
 from pathlib import Path
 
+from coordinator.storage.changes import PROCESS
 from fedpeer.protocol.limits import RESERVE_BYTES
 from fedpeer.protocol.model_file import ModelCheck, ModelFileError
 from mechanism.terms import identifier
@@ -108,8 +109,11 @@ class Spool:
         return upload
 
     def scratch(self, name: str) -> Path:
-        """A path for a file that the coordinator itself writes before it enters the blob store."""
-        return self._folder / f"{name}.scratch"
+        """A path for a file that this process itself writes before it enters the blob store.
+
+        No other process writes to it, who may lead before one that has led hears of that.
+        """
+        return self._folder / f"{name}.{PROCESS}.scratch"
 
     def sweep(self, task_id: str, busy: set[UploadKey]) -> None:
         """Deletes a task's interrupted uploads, those of `busy` apart."""
@@ -126,7 +130,7 @@ class Spool:
         """
         for path in list(self._folder.iterdir()):
             if path.is_file():
-                path.unlink()
+                path.unlink(missing_ok=True)  # who wrote it may just have moved it
             elif path.name not in running:
                 shutil.rmtree(path)
 

@@ -95,6 +95,17 @@ def test_sweeping_leaves_uploads_in_progress_and_clearing_leaves_running_tasks(t
     assert [path.name for path in tmp_path.iterdir()] == ["task"]
 
 
+def test_no_other_process_writes_to_what_this_one_makes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that has led may still write a mean when the next one leads."""
+    spool = Spool(tmp_path)
+    ours = spool.scratch("task.mean")
+    assert spool.scratch("task.mean") == ours
+    monkeypatch.setattr("coordinator.spool.PROCESS", "another")
+    assert spool.scratch("task.mean") != ours
+
+
 def test_a_blob_makes_its_own_folder_and_takes_the_place_of_a_damaged_one(tmp_path: Path) -> None:
     store, source = BlobStore(tmp_path / "models"), tmp_path / "source"
     content, digest = b"weights", hashlib.sha256(b"weights").digest()
