@@ -42,7 +42,7 @@ from cryptography import x509
 
 from coordinator.config import SERVICE_FILE, ServiceConfig, parse_config, read_config
 from coordinator.errors import AlreadyServed, FolderError
-from coordinator.staging import staged, sync, writing
+from coordinator.staging import lock_refused, staged, sync, writing
 from coordinator.storage.lease import Lease
 from coordinator.storage.schema import erase, migrate
 from fedpeer.audit.input_files import MAX_PEM_BYTES, SourceError, read_bytes
@@ -331,7 +331,10 @@ class StateFolder:
         with writing(self.path):
             file = (self.path / "keys.lock").open("w")
         with file:
-            flock(file, LOCK_EX)
+            try:
+                flock(file, LOCK_EX)
+            except OSError as error:
+                raise FolderError(lock_refused(Path(file.name), error)) from None
             _held.paths = _held.paths | {self.path}
             try:
                 self._finish_replacing()
@@ -623,11 +626,17 @@ def _reserve(path: Path) -> None:
 
 
 def _locked(file: IO[str], kind: int) -> bool:
-    """Takes a lock on a file, in the place of the one that this process has; whether it could."""
+    """Takes a lock on a file, in the place of the one that this process has; whether it could.
+
+    Raises:
+        FolderError: nobody can.
+    """
     try:
         flock(file, kind | LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         return False
+    except OSError as error:
+        raise FolderError(lock_refused(Path(file.name), error)) from None
     return True
 
 

@@ -47,6 +47,14 @@ def writing(path: Path, otherwise: str = "") -> Iterator[None]:
         raise FolderError(f"{path} cannot be written: {why}{otherwise}") from None
 
 
+def lock_refused(path: Path, error: OSError) -> str:
+    """A sentence for a lock that its file system does not give to anybody."""
+    return (
+        f"{path} cannot be locked: {error.strerror}; expected a file system that keeps locks (flock): a disk of this "
+        "machine, or one of a network such as NFS 4"
+    )
+
+
 def sync(path: Path) -> None:
     """Has the disk have a file's content, or a folder's names."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -78,11 +86,14 @@ def _locked(folder: Path, target: Path) -> int:
                 return descriptor
         except FileNotFoundError:
             pass  # as above
-        except OSError:
+        except BlockingIOError:
             os.close(descriptor)
             raise FolderError(
                 f"another process is making {target} just now; wait for it, then look"
             ) from None
+        except OSError as error:
+            os.close(descriptor)
+            raise FolderError(lock_refused(folder, error)) from None
         os.close(descriptor)
 
 

@@ -23,7 +23,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
-from fedpeer.audit.sql.database import prepare_file, shown, sqlite_file, translated
+from fedpeer.audit.sql.database import Database, prepare_file, shown, sqlite_file, translated
 from fedpeer.audit.sql.errors import DatabaseUnreachable, LeaseTaken, StorageError
 
 #: First half of the advisory lock's key, ours alone; the second is the hash of the schema that the ledger's tables are
@@ -39,13 +39,16 @@ _UNLOCK = text(f"SELECT pg_advisory_unlock(:class, {_SCHEMA})")
 _SHARE = text(f"SELECT pg_try_advisory_lock_shared(:class, {_SCHEMA})")
 _UNSHARE = text(f"SELECT pg_advisory_unlock_shared(:class, {_SCHEMA})")
 
-#: The names of others' connections that hold the lock.
-_HOLDERS = text(
-    "SELECT DISTINCT application_name FROM pg_locks JOIN pg_stat_activity USING (pid) "
+#: The connections that hold the lock.
+_HELD = (
+    "FROM pg_locks JOIN pg_stat_activity USING (pid) "
     "WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) "
-    f"AND classid::bigint = :class AND objid::bigint = ({_SCHEMA}::bigint & 4294967295) AND objsubid = 2 AND granted "
-    "AND pid != pg_backend_pid()"
+    f"AND classid::bigint = :class AND objid::bigint = ({_SCHEMA}::bigint & 4294967295) AND objsubid = 2 AND granted"
 )
+
+#: The names of others' among them.
+_HOLDERS = text(f"SELECT DISTINCT application_name {_HELD} AND pid != pg_backend_pid()")
+_COUNT = text(f"SELECT count(*) {_HELD}")
 
 #: Seconds for which a lease is waited for: the server notices the end of a killed process within milliseconds.
 WAIT_SECONDS = 5.0
@@ -147,8 +150,12 @@ class Lease:
                 raise DatabaseUnreachable(f"{path} cannot be opened: {error.strerror}") from None
         try:
             flock(self._file, LOCK_EX | LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             return False
+        except OSError as error:
+            raise DatabaseUnreachable(
+                f"{path} cannot be locked: {error.strerror}; keep it on a disk of this machine"
+            ) from None
         return True
 
     def _try_postgresql(self) -> bool:
@@ -228,3 +235,13 @@ def served(url: URL) -> bool:
         return True
     lease.release()
     return False
+
+
+def machines(database: Database) -> int:
+    """How many machines serve the database from their folder just now, as fronts.
+
+    Raises:
+        DatabaseUnreachable: the database cannot be reached.
+    """
+    with database.read() as connection:
+        return int(connection.execute(_COUNT, {"class": _FOLDER_CLASS}).scalar_one())

@@ -1,5 +1,6 @@
 """A state folder is made whole or not at all, nothing in it is made twice, and what is lost is said to be lost."""
 
+import errno
 import os
 import shutil
 import subprocess
@@ -16,9 +17,11 @@ from coordinator.errors import CoordinatorError, FolderError
 from coordinator.folder import StateFolder, initialise
 from coordinator.operator import Operator
 from coordinator.server import Coordinator
+from coordinator.staging import staged
+from coordinator.storage.lease import Lease
 from coordinator.storage.schema import erase
 from fedpeer.audit.sql.database import Database
-from fedpeer.audit.sql.errors import StorageError
+from fedpeer.audit.sql.errors import DatabaseUnreachable, StorageError
 from fedpeer.audit.sql.ledger_store import SignedLog
 from mechanism.errors import FieldError
 from tests.backends import DURABLE, scratch_url
@@ -259,3 +262,25 @@ def test_a_folder_around_a_coordinators_names_the_one_that_is_meant(tmp_path: Pa
         StateFolder(tmp_path).config()
     with pytest.raises(FolderError, match="Make one with: fedpeer coordinator init"):
         StateFolder(tmp_path / "other").config()
+
+
+def test_a_file_system_without_locks_is_named_as_such(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(file: object, kind: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    folder = initialise(tmp_path / "state", CONFIG, "test", ["localhost"])
+    monkeypatch.setattr("coordinator.folder.flock", refused)
+    for holding in (folder.lock, folder.shared_lock, folder.changing_keys):
+        with (
+            pytest.raises(FolderError, match=r"cannot be locked: No locks available; expected a file system"),
+            holding(),
+        ):
+            pass
+    monkeypatch.setattr("coordinator.staging.flock", refused)
+    with pytest.raises(FolderError, match="cannot be locked"), staged(tmp_path / "backup.tar"):
+        pass
+    monkeypatch.setattr("coordinator.storage.lease.flock", refused)
+    with pytest.raises(DatabaseUnreachable, match="cannot be locked"):
+        Lease(Database(folder.database_url(folder.config())).url).take(wait_s=0)
