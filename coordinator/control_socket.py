@@ -14,13 +14,14 @@ import json
 import os
 import socket
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import structlog
 
+from coordinator.errors import FolderError
 from coordinator.local_ports import bounded
 from fedpeer.protocol.limits import CONTROL_SOCKET
 
@@ -77,21 +78,24 @@ class ControlSocket:
         self._troubles = troubles
         self._progress = progress
         self._server: asyncio.Server | None = None
+        self._made: os.stat_result
 
     async def start(self) -> None:
-        self._path.unlink(missing_ok=True)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        with _short(self._path) as name:
-            listener.bind(name)
-        self._path.chmod(0o600)
+        """Raises FolderError where no socket can be made there."""
+        listener = _bound(self._path)
+        self._made = self._path.stat()
         self._server = await asyncio.start_unix_server(
             bounded(self._serve, CONTROL_SOCKET), sock=listener, limit=CONTROL_SOCKET.request_bytes
         )
 
     async def stop(self) -> None:
+        """Takes the socket away, where it is not by now that of another process."""
         if self._server is not None:
-            self._server.close()
-            self._path.unlink(missing_ok=True)
+            with suppress(OSError):  # the folder may be gone
+                if os.path.samestat(self._path.stat(), self._made):
+                    self._path.unlink()
+            self._server.close()  # last: until then nobody else's file can have the number of ours
+            self._server = None
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -112,6 +116,13 @@ class ControlSocket:
             )
             return
         writer.write(json.dumps(self._troubles()).encode() + b"\n")
+
+
+def check_place(path: Path) -> None:
+    """Whether a socket can be made at `path`, tried next to it; raises FolderError where none can."""
+    beside = path.with_name(f"{path.name}.{os.getpid()}")
+    _bound(beside, shown=path).close()
+    beside.unlink(missing_ok=True)
 
 
 def notify(path: Path) -> dict[str, str] | None:
@@ -147,6 +158,23 @@ def _asked(path: Path, word: bytes) -> Any:
                 return json.loads(answer.readline(_ANSWER_BYTES))
     except (OSError, ValueError):  # nobody is there, or does not answer, or ends in the middle of its answer
         return None
+
+
+def _bound(path: Path, shown: Path | None = None) -> socket.socket:
+    """A socket at `path`, in the place of whatever is there, for its owner alone."""
+    found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        path.unlink(missing_ok=True)
+        with _short(path) as name:
+            found.bind(name)
+        path.chmod(0o600)
+    except OSError as error:
+        found.close()
+        raise FolderError(
+            f"{shown or path} cannot be made: {error.strerror}; the state folder is expected to be writable, on a file "
+            "system with Unix sockets and locks (flock): a disk of this machine, or one of a network such as NFS 4"
+        ) from None
+    return found
 
 
 @contextmanager

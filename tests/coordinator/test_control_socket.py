@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 import coordinator.control_socket
-from coordinator.control_socket import ControlSocket, RoundProgress, notify, progress
+from coordinator.control_socket import ControlSocket, RoundProgress, check_place, notify, progress
+from coordinator.errors import FolderError
 
 
 async def test_a_notification_is_answered_when_the_service_has_looked_and_only_then(tmp_path: Path) -> None:
@@ -31,6 +32,33 @@ async def test_a_notification_is_answered_when_the_service_has_looked_and_only_t
     assert notify(path) is None
     assert progress(path) == {}
     assert len(looked) == 3
+
+
+async def test_who_stops_later_takes_no_other_process_its_socket(tmp_path: Path) -> None:
+    async def look() -> None:
+        pass
+
+    path = tmp_path / "control.sock"
+    led, leads = (ControlSocket(path, look, dict, dict) for _ in range(2))
+    await led.start()
+    await leads.start()
+    await led.stop()
+    assert await asyncio.to_thread(notify, path) == {}
+    await leads.stop()
+    assert not path.exists()
+
+
+async def test_a_place_without_sockets_is_refused(tmp_path: Path) -> None:
+    check_place(tmp_path / "control.sock")
+    assert not list(tmp_path.iterdir())
+    path = tmp_path / "unmounted" / "control.sock"
+    expected = (
+        f"{path} cannot be made: No such file or directory; the state folder is expected to be writable"
+    )
+    with pytest.raises(FolderError, match=expected):
+        check_place(path)
+    with pytest.raises(FolderError, match=expected):
+        await ControlSocket(path, asyncio.Event().wait, dict, dict).start()  # type: ignore[arg-type]
 
 
 def test_a_socket_that_nobody_serves_and_one_that_stays_silent(
