@@ -12,9 +12,11 @@ again, to another, and goes on there, in the middle of an upload too.
 
 import asyncio
 import json
+import os
 import signal
 import socket
 import sys
+import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -24,10 +26,11 @@ from typing import Any
 import structlog
 
 from coordinator.config import split_address
-from coordinator.errors import AlreadyServed, ServeError
+from coordinator.control_socket import check_place
+from coordinator.errors import AlreadyServed, FolderError, ServeError
 from coordinator.folder import StateFolder, write_private
 from coordinator.server import allow_open_files, port_taken
-from coordinator.storage.lease import FolderLease, Lease
+from coordinator.storage.lease import FolderLease, Lease, machines
 from coordinator.storage.schema import migrate
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.errors import LeaseTaken, StorageError
@@ -39,6 +42,9 @@ _RETRY_SECONDS, _RETRY_LIMIT_SECONDS = 0.5, 30.0
 
 #: Seconds for which a lease that was ours is waited for: a server notices after 7 that a connection is dead.
 _LOST_SECONDS = 20.0
+
+#: Seconds between two looks at the folder, and for which it may be gone while other machines serve.
+_LOOK_SECONDS, _GONE_SECONDS = 2.0, 10.0
 
 #: Seconds beyond the time for draining that a front gets to end.
 _END_SECONDS = 10.0
@@ -60,12 +66,16 @@ async def serve_fronts(
 
     Raises:
         AlreadyServed: a process that has no fronts serves the folder.
+        FolderError: the folder cannot be written, or not be shared.
         LeaseTaken: the database is served from another folder; also later, where that took it over while the database
             could not be reached.
-        ServeError: the market is on SQLite, which has one process; a port is taken; a front ends before it serves.
+        ServeError: the market is on SQLite, which has one process; a port is taken; a front ends before it serves;
+            also later, where the folder is gone from this machine and others serve.
     """
     folder = StateFolder(path)
     config = folder.config()
+    begun = path.stat()
+    check_place(folder.control_socket)
     allow_open_files()
     with ExitStack() as held:
         held.callback(_forget_addresses, folder)
@@ -96,6 +106,7 @@ async def serve_fronts(
         stopped = asyncio.create_task(stop.wait())
         keeping = [asyncio.create_task(front.keep()) for front in fronts]
         keeping.append(asyncio.create_task(_keep_lease(lease)))
+        keeping.append(asyncio.create_task(_watch_folder(path, begun, database)))
         try:
             ready = asyncio.gather(*(front.serving for front in fronts))
             waits: list[asyncio.Future[Any]] = [ready, stopped, *keeping]
@@ -117,8 +128,9 @@ async def serve_fronts(
 
 
 def _forget_addresses(folder: StateFolder) -> None:
-    with suppress(AlreadyServed), folder.lock():  # no other machine serves
-        folder.addresses.unlink(missing_ok=True)
+    if folder.addresses.exists():  # and with it the folder
+        with suppress(AlreadyServed, FolderError, OSError), folder.lock():  # no other machine serves
+            folder.addresses.unlink(missing_ok=True)
 
 
 class _Front:
@@ -208,6 +220,51 @@ async def _taken_again(lease: Lease) -> None:
             return
         await asyncio.sleep(retry)
         retry = min(2 * retry, _RETRY_LIMIT_SECONDS)
+
+
+async def _watch_folder(path: Path, begun: os.stat_result, database: Database) -> None:
+    """Looks whether the folder is still there, until it is cancelled.
+
+    Participants stay with the machine that they are connected to: where theirs has lost the folder it must end for them
+    to come to another. Where there is none, or the database is away, it waits for the folder.
+
+    Args:
+        begun: the folder as it was when this machine began to serve.
+
+    Raises:
+        ServeError: it is not, and other machines serve.
+    """
+    well, said = time.monotonic(), ""
+    while True:
+        await asyncio.sleep(_LOOK_SECONDS)
+        gone = await asyncio.to_thread(_gone, path, begun)
+        if gone != said:
+            said = gone
+            if gone:
+                log.error("the state folder is not what it was", path=str(path), why=gone)
+            else:
+                log.info("the state folder is there again", path=str(path))
+        if not gone:
+            well = time.monotonic()
+        elif time.monotonic() - well >= _GONE_SECONDS:
+            with suppress(StorageError):
+                if await asyncio.to_thread(machines, database) > 1:
+                    raise ServeError(
+                        f"{path} {gone}, so this machine ends and leaves the market to the others; mount the folder "
+                        "again, and start it"
+                    )
+
+
+def _gone(path: Path, begun: os.stat_result) -> str:
+    """What has become of the folder; "" where nothing has."""
+    try:
+        if not os.path.samestat(path.stat(), begun):
+            return "is another folder by now: it was unmounted, or moved"
+        if os.statvfs(path).f_flag & os.ST_RDONLY:
+            return "has become read-only"
+    except OSError as error:
+        return f"cannot be reached: {error.strerror}"
+    return ""
 
 
 def _prepare(database: Database, lease: Lease) -> None:

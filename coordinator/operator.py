@@ -8,7 +8,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -39,6 +39,7 @@ from coordinator.revocations import CarriedOver, carry_over, check_copy, earlier
 from coordinator.scoring import make_scorer
 from coordinator.states import Progress
 from coordinator.storage.audits import AuditRow
+from coordinator.storage.changes import Kind
 from coordinator.storage.identities import ParticipantRow
 from coordinator.storage.lease import served
 from coordinator.storage.payouts import BankAccountRow, FundingRow
@@ -728,13 +729,13 @@ class Operator:
                 f"certificate without them; add --host {' --host '.join(left_out)}, or take them out there first"
             )
         made = self.folder.issue_server(hosts or self.config.server.hosts)
-        self._tell()
+        self._tell_of_certificates()
         return made
 
     def begin_authority(self) -> Identity:
         """A new authority, next to the old one until `end_authority`; participants learn of it by themselves."""
         made = self.folder.begin_authority(self.config.name)
-        self._tell()
+        self._tell_of_certificates()
         return made
 
     def without_new_certificate(self) -> list[str]:
@@ -767,7 +768,7 @@ class Operator:
                 "to be invited again"
             )
         self.folder.end_authority(self.config.server.hosts)
-        self._tell()
+        self._tell_of_certificates()
         return left
 
     def change_log_key(self) -> tuple[VerificationKey, VerificationKey, int]:
@@ -794,6 +795,12 @@ class Operator:
         else:
             self._tell()
         return result
+
+    def _tell_of_certificates(self) -> None:
+        """As `_tell`, and to all fronts, of which one alone answers."""
+        with suppress(StorageError):  # they look by themselves, too
+            self._transact.run(lambda t: t.market.announce(Kind.CERTIFICATES))
+        self._tell()
 
     def _tell(self, unsigned: StorageError | None = None) -> None:
         """What every act ends with."""

@@ -110,6 +110,9 @@ _UNCOMMITTED = 3600.0
 #: Seconds after which a process that does not lead asks for the lease again.
 _STAND_BY_SECONDS = 1.0
 
+#: Seconds after which a front looks for new certificates without word of any.
+_CERTIFICATES_SECONDS = 60.0
+
 #: Parts of `absence_seconds` after which processes tell one another whom they have heard.
 _HEARD_OFTEN = 4
 
@@ -243,6 +246,8 @@ class Coordinator:
         #: Set when somebody may have changed what is held in memory, and who waits for it to be read again.
         self._outdated = asyncio.Event()
         self._following: list[asyncio.Future[None]] = []
+        #: Set when a command has made certificates.
+        self._new_certificates = asyncio.Event()
         #: Held by who takes over what the database has.
         self._reading = asyncio.Lock()
         #: Certificates that were refused, by digest, and when their holders were looked up.
@@ -289,6 +294,7 @@ class Coordinator:
             raise
         if self._front is not None:
             self._supervisor.begin("presence", self._share_presence)
+            self._supervisor.begin("certificates", self._follow_certificates)
             self._supervisor.begin("standing by", self._stand_by)
         if self._notices.receivers:
             self._supervisor.begin("notices", lambda duty: self._notices.keep_noting(duty.well), vital=False)
@@ -325,7 +331,23 @@ class Coordinator:
             duty.well()
             await asyncio.sleep(_STAND_BY_SECONDS)
         log.info("this process leads from here on")
-        await self._lead()
+        try:
+            await self._lead()
+        except BaseException:
+            if not self._leads:  # what stands in the way here may not do so elsewhere
+                await self._control_socket.stop()
+                self._leave_leases()
+            raise
+
+    async def _follow_certificates(self, duty: Duty) -> None:
+        """Takes new certificates over on word of them, and by looking: they may be new here only in a moment, where
+        the folder is a network's, and a command may have died before its word.
+        """
+        while True:
+            await self._clock.wait(self._new_certificates, self._clock.now() + _CERTIFICATES_SECONDS)
+            self._new_certificates.clear()
+            self._take_certificates(await asyncio.to_thread(self._read_certificates))
+            duty.well()
 
     async def _follow_changes(self) -> None:
         """Hears of what others change, from before everything is read."""
@@ -356,6 +378,8 @@ class Coordinator:
                 live.presence.take_over(name, change.at)
             case Kind.PROGRESS, (task_id, name, number, done) if live := self.market.held(task_id):
                 live.progress_of(int(number)).done_micro[name] = int(done)
+            case Kind.CERTIFICATES, ():
+                self._new_certificates.set()
             case Kind.SENDS, (task_id, name, submission_id):
                 self._work.uploads.places.hand_over(UploadKey(task_id, name, submission_id))
 
@@ -774,11 +798,19 @@ class Coordinator:
 
         Where they cannot be used, those in force stay in force, and the log says what is wrong.
         """
+        self._take_certificates(self._read_certificates())
+
+    def _read_certificates(self) -> Certificates | FolderError:
+        """Those in the folder, or why they cannot be used."""
         try:
-            found = read_certificates(self.folder, self.config.server, datetime.now(UTC))
+            return read_certificates(self.folder, self.config.server, datetime.now(UTC))
         except FolderError as error:
-            log.error("the certificates were not taken over; those in force stay", why=str(error))
-            self._refused_certificates = str(error)
+            return error
+
+    def _take_certificates(self, found: Certificates | FolderError) -> None:
+        if isinstance(found, FolderError):
+            log.error("the certificates were not taken over; those in force stay", why=str(found))
+            self._refused_certificates = str(found)
             return
         self._refused_certificates = ""
         if found.pem == self._certificates.pem:

@@ -29,6 +29,7 @@ class Kind(StrEnum):
     PERSON = "person"  # (participant,): enrolled, renewed, revoked or forgotten
     WATCHES = "watches"  # (task, participant): a session has begun
     PROGRESS = "progress"  # (task, participant, round, millionths): a training is that far
+    CERTIFICATES = "certificates"  # (): the server's or the authorities' are others now
     SENDS = "sends"  # (task, participant, submission): a stream of an upload has begun
 
 

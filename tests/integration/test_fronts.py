@@ -6,6 +6,7 @@ import math
 import os
 import shutil
 import signal
+import ssl
 import sys
 import threading
 import time
@@ -21,12 +22,13 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
+from cryptography import x509
 from sqlalchemy import text
 
 from coordinator.control_socket import progress, round_progress
 from coordinator.errors import AlreadyServed, ServeError
 from coordinator.folder import StateFolder
-from coordinator.fronts import _keep_lease, _taken_again, serve_fronts
+from coordinator.fronts import _gone, _keep_lease, _taken_again, _watch_folder, serve_fronts
 from coordinator.operator import Operator
 from coordinator.server import Coordinator, Front
 from coordinator.storage.lease import _FOLDER_CLASS, FolderLease, Lease
@@ -34,7 +36,7 @@ from coordinator.storage.schema import migrate
 from coordinator.storage.store import MarketStore
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.errors import LeaseTaken
-from fedpeer.protocol.errors import Code
+from fedpeer.protocol.errors import Code, refusal_of
 from fedpeer.protocol.model_file import encode_model
 from fedpeer.v1 import market_pb2
 from tests.backends import scratch_url
@@ -313,6 +315,115 @@ async def test_a_revocation_ends_streams_at_every_front(tmp_path: Path) -> None:
             for call in calls:
                 await refused(_rest(call), Code.CERTIFICATE_REVOKED)
         await close(members)
+
+
+async def test_new_certificates_reach_every_front(tmp_path: Path) -> None:
+    def act(what: Callable[[Operator], Any]) -> Any:
+        with closing(Operator(folder)) as operator:
+            return what(operator)
+
+    def serial(front_: FrontProcess) -> int:
+        host, _, port = front_.public_address.rpartition(":")
+        pem = ssl.get_server_certificate((host, int(port)))
+        return x509.load_pem_x509_certificate(pem.encode()).serial_number
+
+    async def listed(client: Client) -> grpc.RpcError | None:
+        try:
+            await client.market.ListTasks(market_pb2.ListTasksRequest())
+        except grpc.RpcError as error:
+            return error
+        return None
+
+    async with fronts(tmp_path, 2) as both:
+        folder = both[0].folder
+        made = await asyncio.to_thread(act, lambda operator: operator.renew_server([]))
+        for front_ in both:
+            await until(lambda: serial(front_) == made.certificate.serial_number)  # noqa: B023
+        ann = await enrol(both[0], "ann")
+        connected = [at(ann, front_) for front_ in both]
+        for client in connected:
+            await client.market.ListTasks(market_pb2.ListTasksRequest())
+        await asyncio.to_thread(act, lambda operator: operator.begin_authority())
+        bob = await enrol(both[1], "bob")
+        for there in (at(bob, front_) for front_ in both):
+            async with asyncio.timeout(PATIENCE):
+                while await listed(there) is not None:
+                    await asyncio.sleep(0.02)
+            await there.close()
+        await asyncio.to_thread(act, lambda operator: operator.end_authority(leave_behind=True))
+        for client in connected:  # on open connections, too
+            async with asyncio.timeout(PATIENCE):
+                while (error := await listed(client)) is None:
+                    await asyncio.sleep(0.02)
+            found = refusal_of(error)
+            assert found is not None
+            assert found.code is Code.CERTIFICATE_REQUIRED
+        await close(connected)
+
+
+async def test_who_cannot_lead_leaves_it_to_another(tmp_path: Path) -> None:
+    with scratch_url("postgresql", tmp_path) as database:
+        folder = make_folder(tmp_path / "state", STORED.format(absence=60, database=database))
+        schema = Database(database)
+        migrate(schema)
+        folder.control_socket.mkdir()  # where none can be made
+        here = Coordinator(folder, front=Front(0, "127.0.0.1:0", "127.0.0.1:0"))
+        await here.start()
+        other = Lease(schema.url)
+        try:
+            await until(lambda: "standing by" in here.troubles())
+            assert "control.sock cannot be made" in here.troubles()["standing by"]
+            await until(other.attempt)
+            folder.control_socket.rmdir()
+            other.release()
+            await until(folder.control_socket.is_socket)
+        finally:
+            other.release()
+            await here.stop(0)
+            schema.close()
+
+
+async def test_a_machine_that_has_lost_the_folder_ends_while_others_serve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coordinator.fronts._LOOK_SECONDS", 0.02)
+    monkeypatch.setattr("coordinator.fronts._GONE_SECONDS", 0.1)
+    place, mounted = tmp_path / "place", tmp_path / "mounted"
+    place.mkdir()
+    looks: list[str] = []
+
+    def gone(path: Path, begun: os.stat_result) -> str:
+        looks.append(_gone(path, begun))
+        return looks[-1]
+
+    async def goes_on(found: str) -> bool:
+        looks.clear()
+        await until(lambda: watching.done() or looks.count(found) > 20)
+        return not watching.done()
+
+    monkeypatch.setattr("coordinator.fronts._gone", gone)
+    begun = place.stat()
+    with scratch_url("postgresql", tmp_path) as url:
+        database = Database(url)
+        migrate(database)
+        leases = [FolderLease(database.url, "mark") for _ in range(2)]
+        leases[0].take()
+        watching = asyncio.create_task(_watch_folder(place, begun, database))
+        place.rename(mounted)
+        place.mkdir()
+        # It waits for the folder where nobody else serves.
+        assert await goes_on("is another folder by now: it was unmounted, or moved")
+        leases[1].take()
+        with pytest.raises(ServeError, match=r"another folder by now.*leaves the market to the others"):
+            await asyncio.wait_for(watching, PATIENCE)
+        place.rmdir()
+        mounted.rename(place)
+        watching = asyncio.create_task(_watch_folder(place, begun, database))
+        assert await goes_on("")
+        watching.cancel()
+        for lease in leases:
+            lease.release()
+        database.close()
 
 
 async def test_what_is_erased_is_served_no_more_at_any_front(tmp_path: Path) -> None:
