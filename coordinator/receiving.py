@@ -124,24 +124,27 @@ class Uploads:
             return await record()
 
     async def _opened(self, key: UploadKey, offset: int, total: int, check: ModelCheck) -> SpooledUpload:
-        """As `_open`, once the process that had the upload before has let go of it."""
-        give_up = asyncio.get_running_loop().time() + _LET_GO_SECONDS
+        """As `_open`, once the process that had the upload before has let go of it; where it does not, without it."""
+        give_up, late = asyncio.get_running_loop().time() + _LET_GO_SECONDS, False
         while True:
             try:
-                return await self._in_thread(self._open, key, offset, total, check)
+                return await self._in_thread(self._open, key, offset, total, check, late)
             except SpoolBusy:
-                if asyncio.get_running_loop().time() >= give_up:
+                if late:
                     raise
                 await asyncio.sleep(_LET_GO_SECONDS / 100)
+                late = asyncio.get_running_loop().time() >= give_up
 
-    def _open(self, key: UploadKey, offset: int, total: int, check: ModelCheck) -> SpooledUpload:
+    def _open(
+        self, key: UploadKey, offset: int, total: int, check: ModelCheck, take_over: bool
+    ) -> SpooledUpload:
         if offset > min(held := self._spool.size(key), total):
             raise Refusal(
                 Code.FRAMES_INVALID,
                 f"The upload begins at byte {offset}, but {held} bytes are held.",
                 metadata={"offset": str(held)},
             )
-        return self._spool.resume(key, offset, total, check)
+        return self._spool.resume(key, offset, total, check, take_over=take_over)
 
     async def _fill(self, steps: "_Steps", stream: UploadStream, total: int) -> "asyncio.Future[None] | None":
         """Appends frames until the file is whole; returns the last of the steps, which may go on."""

@@ -1,10 +1,12 @@
 """Uploads on their way in: appended to a file, hashed and checked while written, resumable, gone when refused.
 
-    FOLDER/task/participant/submission.part
+    FOLDER/task/participant/submission~process.part
 
 The file's length is the offset that an upload resumes at; nothing else has to be remembered across a restart.
 Methods block on the disk: call them from a worker thread. A key belongs to one writer at a time, which the
-service sees to; where several processes serve, a lock (flock) on the file does.
+service sees to. Where several processes serve, a lock (flock) on the file says whether another still writes to it, and
+a file has the name of the process whose upload it is: once another has taken the upload over, under its own name,
+nothing that the first one does can come to anything.
 """
 
 import errno
@@ -74,18 +76,23 @@ class Spool:
 
     def size(self, key: UploadKey) -> int:
         """Bytes that are held of an upload; 0 where there is none."""
-        try:
-            return self._path(key).stat().st_size
-        except FileNotFoundError:
-            return 0
+        return self._longest(key)[1]
 
     def resume(
-        self, key: UploadKey, offset: int, total: int, check: ModelCheck | None = None
+        self,
+        key: UploadKey,
+        offset: int,
+        total: int,
+        check: ModelCheck | None = None,
+        *,
+        take_over: bool = False,
     ) -> "SpooledUpload":
         """The upload, ready for the byte at `offset`, which is at most `size`; what lies after it is dropped.
 
         Args:
             check: is fed every byte, those included that are held already.
+            take_over: goes on in a copy where another process does not let go of the upload. That may be stopped, or
+                its machine be gone with a lock that the file system still keeps.
 
         Raises:
             SpoolFull: the rest of `total` bytes would not fit the disk.
@@ -97,6 +104,9 @@ class Spool:
             raise SpoolFull(f"{total - offset} bytes are announced, {free} are free")
         path = self._path(key)
         path.parent.mkdir(parents=True, exist_ok=True)
+        found, _ = self._longest(key)
+        if found not in (None, path):
+            _bring(found, path, offset, copying=take_over)
         upload = SpooledUpload(path, check, self._flusher, keep=offset > 0)
         try:
             upload.rewind(offset)
@@ -135,7 +145,20 @@ class Spool:
                 shutil.rmtree(path)
 
     def _path(self, key: UploadKey) -> Path:
-        return self._folder / key.task_id / key.participant_id / f"{key.submission_id}.part"
+        return self._folder / key.task_id / key.participant_id / f"{key.submission_id}~{PROCESS}.part"
+
+    def _longest(self, key: UploadKey) -> tuple[Path | None, int]:
+        """What is held of an upload, by whichever process, and its length; this one's before another of that length."""
+        own, found, length = self._path(key), None, 0
+        with suppress(FileNotFoundError):
+            for entry in os.scandir(own.parent):
+                if not entry.name.startswith(f"{key.submission_id}~"):
+                    continue
+                with suppress(FileNotFoundError):
+                    path, size = Path(entry.path), Path(entry.path).stat().st_size
+                    if found is None or (size, path == own) > (length, found == own):
+                        found, length = path, size
+        return found, length
 
 
 class SpooledUpload:
@@ -230,6 +253,25 @@ class SpooledUpload:
             self.settle()
         self._file.close()
         self.path.unlink(missing_ok=True)
+
+
+def _bring(found: Path, own: Path, offset: int, *, copying: bool) -> None:
+    """Takes over what another process holds of an upload, up to `offset` at least, as `own`."""
+    try:
+        try:
+            with _locked(found, new=False):
+                found.replace(own)
+        except SpoolBusy:
+            if not copying:
+                raise
+            with found.open("rb") as source, own.open("wb") as target:
+                while (left := offset - target.tell()) > 0:
+                    if not (block := source.read(min(left, _BLOCK))):
+                        raise SpoolBusy(found) from None  # it begins anew
+                    target.write(block)
+            found.unlink()
+    except FileNotFoundError:
+        raise SpoolBusy(found) from None  # it has just come to its end
 
 
 def _locked(path: Path, *, new: bool) -> FileIO:

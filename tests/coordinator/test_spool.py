@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from coordinator.blobs import BlobStore
-from coordinator.spool import Spool, SpooledUpload, SpoolFull, UploadKey
+from coordinator.spool import Spool, SpoolBusy, SpooledUpload, SpoolFull, UploadKey
 from mechanism.errors import FieldError
 
 KEY = UploadKey("task", "ann", "model-1")
@@ -29,6 +29,42 @@ def test_an_upload_in_pieces_across_two_processes_has_the_digest_of_the_whole(tm
     second.close()
     assert second.digest() == hashlib.sha256(content).digest()
     assert second.path.read_bytes() == content
+
+
+def test_an_upload_is_taken_over_from_a_process_that_does_not_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content, store = os.urandom(3_000_000), BlobStore(tmp_path / "models")
+    spool = Spool(tmp_path / "spool")
+    stopped = spool.resume(KEY, 0, len(content))
+    stopped.append(content[:2_000_001])
+
+    monkeypatch.setattr("coordinator.spool.PROCESS", "another")
+    with pytest.raises(SpoolBusy):
+        spool.resume(KEY, 2_000_000, len(content))
+    taken = spool.resume(KEY, 2_000_000, len(content), take_over=True)
+    taken.append(content[2_000_000:2_500_000])
+    # The other one goes on, and can neither store a model nor take anything away.
+    stopped.append(content[2_000_001:])
+    with pytest.raises(FileNotFoundError):
+        store.adopt(stopped.path, stopped.digest(), flushed=True)
+    stopped.discard()
+    assert spool.size(KEY) == 2_500_000
+    taken.close()
+
+    # Of one that has ended nothing is copied.
+    held = taken.path.stat().st_ino
+    monkeypatch.setattr("coordinator.spool.PROCESS", "a third")
+    last = spool.resume(KEY, 2_500_000, len(content))
+    assert last.path.stat().st_ino == held
+    assert not taken.path.exists()
+    last.append(content[2_500_000:])
+    digest = hashlib.sha256(content).digest()
+    assert last.digest() == digest
+    store.adopt(last.path, digest)
+    last.close()
+    assert store.intact(digest)
+    assert spool.size(KEY) == 0
 
 
 class FailingDisk(ThreadPoolExecutor):

@@ -228,7 +228,8 @@ async def test_who_comes_to_a_front_before_word_of_a_change_is_served_all_the_sa
             await late.stop(0)
 
 
-async def test_an_upload_goes_on_at_another_front(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stopped", [False, True])
+async def test_an_upload_goes_on_at_another_front(tmp_path: Path, stopped: bool) -> None:
     large = {"weight": np.ones((1 << 20,), np.float32)}
     (tmp_path / "initial.safetensors").write_bytes(encode_model(large))
     async with fronts(tmp_path, 2, contract={"max_norm": "1000000"}) as (first, second):
@@ -251,9 +252,13 @@ async def test_an_upload_goes_on_at_another_front(tmp_path: Path) -> None:
             while not (status := await other.market.GetUpload(held)).offset:
                 await asyncio.sleep(0.02)
         assert not status.complete
-        # The stream at the second front has not ended: it does, since the upload goes on here.
+        # The stream at the second front has not ended: it does, since the upload goes on here, unless that is stopped.
+        if stopped:
+            second.process.send_signal(signal.SIGSTOP)
         receipt = await other.submit(content, 1, offset=(await other.market.GetUpload(held)).offset)
         assert not receipt.late
+        if stopped:
+            second.process.send_signal(signal.SIGCONT)
         await hanging
         await close([*members, other])
 
