@@ -73,7 +73,7 @@ KEPT_FILES = {SERVICE_FILE: 0o600, "*.key": 0o600, "*.pem": 0o644}
 
 #: What else a coordinator makes in its folder.
 _MADE = (
-    "coordinator.db*", "models", "spool", "serve.lock", "serving.json", "control.sock", "ledger.key.next",
+    "coordinator.db*", "models", "spool", "serve.lock", "serve.mark", "serving.json", "control.sock", "ledger.key.next",
     "keys.pending", "keys.lock", "console",
 )  # fmt: skip
 
@@ -400,21 +400,32 @@ class StateFolder:
 
         Raises:
             AlreadyServed: a process that serves alone holds it.
+            FolderError: it cannot be written or locked; the mark of those that serve is lost.
         """
         give_up = time.monotonic() + _LOCK_SECONDS
         with self._lock_file() as file:
             while True:
                 if _locked(file, LOCK_EX):
-                    self._mark.write_text(uuid4().hex)
+                    with writing(self._mark):
+                        self._mark.write_text(uuid4().hex)
                 if _locked(file, LOCK_SH):  # and not another that starts at this instant
                     break
                 if time.monotonic() >= give_up:
                     raise self._already_served()
                 time.sleep(_LOCK_PAUSE_SECONDS)
-            yield self._mark.read_text()
+            try:
+                mark = self._mark.read_text()
+            except OSError as error:
+                raise FolderError(
+                    f"{self._mark} cannot be read: {error.strerror}; those that serve from the folder know it by that "
+                    "file: stop them all, then start them"
+                ) from None
+            yield mark
 
     def _lock_file(self) -> IO[str]:
-        return (self.path / "serve.lock").open("a+")  # a network's file system asks for both rights
+        path = self.path / "serve.lock"
+        with writing(path):
+            return path.open("a+")  # a network's file system asks for both rights
 
     def _already_served(self) -> AlreadyServed:
         return AlreadyServed(f"another coordinator already serves from {self.path}; stop it first")
@@ -428,7 +439,7 @@ class StateFolder:
                 )
             raise FolderError(
                 f"{self.path} is not a coordinator's folder: it has no {SERVICE_FILE}. "
-                f"Make one with: fedpeer coordinator init {self.path}"
+                f"Mount it, where it lies elsewhere. Make one with: fedpeer coordinator init {self.path}"
             )
         if self._pending.exists():  # of a process that died, or that replaces them now
             with self.changing_keys():

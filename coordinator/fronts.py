@@ -30,6 +30,7 @@ from coordinator.control_socket import check_place
 from coordinator.errors import AlreadyServed, FolderError, ServeError
 from coordinator.folder import StateFolder, write_private
 from coordinator.server import allow_open_files, port_taken
+from coordinator.staging import writing
 from coordinator.storage.lease import FolderLease, Lease, machines
 from coordinator.storage.schema import migrate
 from fedpeer.audit.sql.database import Database
@@ -112,7 +113,8 @@ async def serve_fronts(
             waits: list[asyncio.Future[Any]] = [ready, stopped, *keeping]
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             if ready.done():
-                write_private(folder.addresses, json.dumps(addresses).encode())
+                with writing(folder.addresses):
+                    write_private(folder.addresses, json.dumps(addresses).encode())
                 if announce is not None:
                     announce(addresses)
                 log.info("all fronts serve", fronts=count, **addresses)

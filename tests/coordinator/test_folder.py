@@ -270,7 +270,7 @@ def test_a_file_system_without_locks_is_named_as_such(
     def refused(file: object, kind: int) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    folder = initialise(tmp_path / "state", CONFIG, "test", ["localhost"])
+    folder = made(tmp_path / "state")
     monkeypatch.setattr("coordinator.folder.flock", refused)
     for holding in (folder.lock, folder.shared_lock, folder.changing_keys):
         with (
@@ -284,3 +284,16 @@ def test_a_file_system_without_locks_is_named_as_such(
     monkeypatch.setattr("coordinator.storage.lease.flock", refused)
     with pytest.raises(DatabaseUnreachable, match="cannot be locked"):
         Lease(Database(folder.database_url(folder.config())).url).take(wait_s=0)
+
+
+def test_who_joins_a_folder_whose_mark_is_lost_is_told_so(tmp_path: Path) -> None:
+    folder = made(tmp_path / "state")
+    with folder.shared_lock() as mark:
+        with folder.shared_lock() as other:
+            assert other == mark
+        (folder.path / "serve.mark").unlink()
+        with (
+            pytest.raises(FolderError, match=r"serve\.mark cannot be read.*stop them all"),
+            folder.shared_lock(),
+        ):
+            pass
