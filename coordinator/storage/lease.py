@@ -200,7 +200,7 @@ class FolderLease(Lease):
     """
 
     _class = _FOLDER_CLASS
-    _where = ", alone or from another folder"
+    _where = ", alone or from another folder, or over a file system that keeps each machine's locks apart"
 
     def __init__(self, url: URL, mark: str | None = None) -> None:
         super().__init__(url)
