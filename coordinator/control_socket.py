@@ -18,6 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import structlog
 
@@ -120,7 +121,7 @@ class ControlSocket:
 
 def check_place(path: Path) -> None:
     """Whether a socket can be made at `path`, tried next to it; raises FolderError where none can."""
-    beside = path.with_name(f"{path.name}.{os.getpid()}")
+    beside = path.with_name(f"{path.name}.{uuid4().hex}")
     _bound(beside, shown=path).close()
     beside.unlink(missing_ok=True)
 

@@ -120,6 +120,15 @@ class StateFolder:
         """While a service runs: JSON with the addresses that it is bound to; of several machines, the last one's."""
         return self.path / "serving.json"
 
+    def write_addresses(self, addresses: Mapping[str, str]) -> None:
+        """Says to commands what the service is bound to. Machines that start at one instant all write, one is the last.
+
+        Raises:
+            FolderError: it cannot be written.
+        """
+        with writing(self.addresses, "; nothing was changed"):
+            _write_file(self.addresses, json.dumps(addresses).encode(), 0o600, f"{uuid4().hex}.new")
+
     @property
     def console(self) -> Path:
         """What the web console keeps: the key of its sessions, links that were not used yet."""
@@ -661,8 +670,9 @@ def _identity_files(name: str, identity: Identity) -> dict[str, bytes]:
     return {f"{name}.key": identity.key_pem, f"{name}.pem": identity.certificate_pem}
 
 
-def _write_file(path: Path, content: bytes, mode: int) -> None:
-    new = path.with_name(path.name + ".new")
+def _write_file(path: Path, content: bytes, mode: int, aside: str = "new") -> None:
+    """At once, by way of a file beside it whose name ends with `aside`; one writer has one name."""
+    new = path.with_name(f"{path.name}.{aside}")
     new.unlink(missing_ok=True)
     with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
         file.write(content)

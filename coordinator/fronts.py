@@ -11,7 +11,6 @@ again, to another, and goes on there, in the middle of an upload too.
 """
 
 import asyncio
-import json
 import os
 import signal
 import socket
@@ -28,9 +27,8 @@ import structlog
 from coordinator.config import split_address
 from coordinator.control_socket import check_place
 from coordinator.errors import AlreadyServed, FolderError, ServeError
-from coordinator.folder import StateFolder, write_private
+from coordinator.folder import StateFolder
 from coordinator.server import allow_open_files, port_taken
-from coordinator.staging import writing
 from coordinator.storage.lease import FolderLease, Lease, machines
 from coordinator.storage.schema import migrate
 from fedpeer.audit.sql.database import Database
@@ -113,8 +111,7 @@ async def serve_fronts(
             waits: list[asyncio.Future[Any]] = [ready, stopped, *keeping]
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             if ready.done():
-                with writing(folder.addresses):
-                    write_private(folder.addresses, json.dumps(addresses).encode())
+                folder.write_addresses(addresses)
                 if announce is not None:
                     announce(addresses)
                 log.info("all fronts serve", fronts=count, **addresses)

@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import gc
 import hashlib
-import json
 import math
 import multiprocessing.util
 import os
@@ -45,7 +44,7 @@ from coordinator.config import ServerSection, ServiceConfig, split_address
 from coordinator.console_process import keep_console
 from coordinator.control_socket import ControlSocket
 from coordinator.errors import FolderError, ServeError
-from coordinator.folder import StateFolder, write_private
+from coordinator.folder import StateFolder
 from coordinator.identity import Caller, Enrolled, Roster, enrol, renew
 from coordinator.listening import listen
 from coordinator.live import Feed, Presence
@@ -288,7 +287,7 @@ class Coordinator:
                 await server.start()
             self._raise_alarm(self._supervisor.alarmed)  # what has been taken up may fail already
             if self._front is None:
-                write_private(self.folder.addresses, json.dumps(self.addresses()).encode())
+                self.folder.write_addresses(self.addresses())
         except BaseException:
             await self.stop(0)
             raise

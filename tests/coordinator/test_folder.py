@@ -1,6 +1,7 @@
 """A state folder is made whole or not at all, nothing in it is made twice, and what is lost is said to be lost."""
 
 import errno
+import json
 import os
 import shutil
 import subprocess
@@ -297,3 +298,18 @@ def test_who_joins_a_folder_whose_mark_is_lost_is_told_so(tmp_path: Path) -> Non
             folder.shared_lock(),
         ):
             pass
+
+
+def test_machines_that_start_at_one_instant_all_write_their_addresses(tmp_path: Path) -> None:
+    folder, count = made(tmp_path / "state"), 8
+    begin = threading.Barrier(count)
+
+    def start(number: int) -> None:
+        begin.wait()
+        for _ in range(20):
+            folder.write_addresses({"market": f"10.0.0.{number}:7443"})
+
+    with ThreadPoolExecutor(count) as threads:
+        list(threads.map(start, range(count)))
+    assert json.loads(folder.addresses.read_text())["market"].endswith(":7443")
+    assert not list(folder.path.glob("*.new"))
