@@ -293,7 +293,7 @@ class Coordinator:
             raise
         if self._front is not None:
             self._supervisor.begin("presence", self._share_presence)
-            self._supervisor.begin("certificates", self._follow_certificates)
+            self._supervisor.begin("new certificates", self._follow_certificates)
             self._supervisor.begin("standing by", self._stand_by)
         if self._notices.receivers:
             self._supervisor.begin("notices", lambda duty: self._notices.keep_noting(duty.well), vital=False)

@@ -105,13 +105,19 @@ def test_kustomize_base_is_what_the_chart_renders() -> None:
         "storageClass=fast",
     )
     checked(documents(said(tool("helm"), "template", "fedpeer", str(DEPLOY / "helm/fedpeer"), *other)))
-    several = ("--set", "fronts.max=4", "--set", "accessMode=ReadWriteMany")
+    several = ("--set", "fronts.max=4", "--set", "accessMode=ReadWriteMany", "--set", "claim=shared")
     found = documents(said(tool("helm"), "template", "fedpeer", str(DEPLOY / "helm/fedpeer"), *several))
     checked(found)
     scaled = [each for each in found if each["kind"] == "HorizontalPodAutoscaler"]
     assert {each["metadata"]["name"] for each in scaled} == {"coordinator", "worker"}
     [serves] = [each for each in found if each["kind"] == "StatefulSet"]
     assert "replicas" not in serves["spec"]
+    assert {"persistentVolumeClaim": {"claimName": "shared"}, "name": "state"} in serves["spec"]["template"][
+        "spec"
+    ]["volumes"]
+    assert [each["metadata"]["name"] for each in found if each["kind"] == "PersistentVolumeClaim"] == [
+        "shared"
+    ]
     assert serves["spec"]["template"]["spec"]["containers"][0]["args"] == [
         "coordinator",
         "serve",
