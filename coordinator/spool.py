@@ -20,11 +20,14 @@ from dataclasses import dataclass
 from fcntl import LOCK_EX, LOCK_NB, flock
 from io import FileIO
 from pathlib import Path
+from uuid import uuid4
 
-from coordinator.storage.changes import PROCESS
 from fedpeer.protocol.limits import RESERVE_BYTES
 from fedpeer.protocol.model_file import ModelCheck, ModelFileError
 from mechanism.terms import identifier
+
+#: This process, among those that write to one folder.
+PROCESS = uuid4().hex[:12]
 
 #: Bytes read at once when a resumed file is hashed again.
 _BLOCK = 1 << 20
