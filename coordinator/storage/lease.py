@@ -23,6 +23,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
+from fedpeer import __version__
 from fedpeer.audit.sql.database import Database, prepare_file, shown, sqlite_file, translated
 from fedpeer.audit.sql.errors import DatabaseUnreachable, LeaseTaken, StorageError
 
@@ -59,6 +60,10 @@ _PAUSE_SECONDS = 0.1
 #: A peer whose machine is gone is given up after 3 + 2 * 2 s, on both ends; the default is two hours. So another leads
 #: within ten seconds, a stand-by asking once a second.
 KEEPALIVES = {"keepalives_idle": "3", "keepalives_interval": "2", "keepalives_count": "2"}
+
+
+#: Of a connection's name, at most: what PostgreSQL keeps of it.
+_NAME_CHARACTERS = 63
 
 
 class Lease:
@@ -191,16 +196,17 @@ class Lease:
 class FolderLease(Lease):
     """The right to serve a PostgreSQL database from a state folder.
 
-    Those that serve together name their connections after the folder's mark; who joins must find the others' named
-    after its own. So machines that have the same folder mounted serve together, and a copy of the folder does not: the
-    first to serve from a folder gives it a new mark (`StateFolder.shared_lock`).
+    Those that serve together name their connections after the folder's mark and the program's version; who joins must
+    find the others' named after its own. So machines that have the same folder mounted serve together, and a copy of
+    the folder does not: the first to serve from a folder gives it a new mark (`StateFolder.shared_lock`). Neither does
+    another version, which may write what this one does not know.
 
     Args:
         mark: of the folder; None: nobody may join.
     """
 
     _class = _FOLDER_CLASS
-    _where = ", alone or from another folder, or over a file system that keeps each machine's locks apart"
+    _where = ", alone, from another folder, by another version, or over a file system that keeps each machine's locks apart"
 
     def __init__(self, url: URL, mark: str | None = None) -> None:
         super().__init__(url)
@@ -209,7 +215,7 @@ class FolderLease(Lease):
     def _lock(self) -> bool:
         if self._mark is None:
             return super()._lock()
-        name = f"fedpeer folder {self._mark}"
+        name = f"fedpeer folder {self._mark} {__version__}"[:_NAME_CHARACTERS]
         self._set("application_name", name)  # before the lock: others look at the names of those that hold it
         if super()._lock():
             return self._asked(_SHARE) and self._asked(_UNLOCK)

@@ -551,7 +551,9 @@ async def test_a_database_is_served_from_one_folder(tmp_path: Path, monkeypatch:
         schema.close()
 
 
-def test_machines_that_start_at_the_same_instant_serve_together_and_copies_do_not(tmp_path: Path) -> None:
+def test_machines_that_start_at_the_same_instant_serve_together_and_copies_do_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     count = 6
     begin, held = threading.Barrier(count), threading.Barrier(count)
 
@@ -578,10 +580,16 @@ def test_machines_that_start_at_the_same_instant_serve_together_and_copies_do_no
             shutil.copytree(folder.path, copy.path)
             with copy.shared_lock() as other, copy.shared_lock() as another:
                 assert other == another
-                with pytest.raises(LeaseTaken, match="alone or from another folder"):
+                with pytest.raises(LeaseTaken, match="alone, from another folder"):
                     FolderLease(database.url, other).take(wait_s=0)
             with pytest.raises(AlreadyServed), folder.lock():
                 pass
+            beside = FolderLease(database.url, mark)
+            beside.take(wait_s=0)
+            beside.release()
+            monkeypatch.setattr("coordinator.storage.lease.__version__", "99")
+            with pytest.raises(LeaseTaken, match="by another version"):
+                beside.take(wait_s=0)
             serving.release()
         database.close()
 

@@ -143,7 +143,7 @@ async def test_who_may_serve_beside_a_machine(tmp_path: Path) -> None:
                 await served(folder.path, tmp_path / "alone"),
             ]
             assert [await asyncio.wait_for(process.wait(), PATIENCE) for process in refused] == [3, 3]
-            assert "alone or from another folder" in (tmp_path / "copied").read_text()
+            assert "alone, from another folder" in (tmp_path / "copied").read_text()
             assert "already serves from" in (tmp_path / "alone").read_text()
             async with machine(folder, tmp_path / "beside") as beside:
                 assert json.loads(folder.addresses.read_text())["market"] == beside.market_address
