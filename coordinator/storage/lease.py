@@ -16,6 +16,7 @@ of two memories.
 import os
 import time
 from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
+from importlib.metadata import version
 from pathlib import Path
 
 from sqlalchemy import Connection, TextClause, create_engine, text
@@ -23,7 +24,6 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
-from fedpeer import __version__
 from fedpeer.audit.sql.database import Database, prepare_file, shown, sqlite_file, translated
 from fedpeer.audit.sql.errors import DatabaseUnreachable, LeaseTaken, StorageError
 
@@ -215,7 +215,7 @@ class FolderLease(Lease):
     def _lock(self) -> bool:
         if self._mark is None:
             return super()._lock()
-        name = f"fedpeer folder {self._mark} {__version__}"[:_NAME_CHARACTERS]
+        name = f"fedpeer folder {self._mark} {version('fedpeer')}"[:_NAME_CHARACTERS]
         self._set("application_name", name)  # before the lock: others look at the names of those that hold it
         if super()._lock():
             return self._asked(_SHARE) and self._asked(_UNLOCK)

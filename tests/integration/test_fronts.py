@@ -587,7 +587,7 @@ def test_machines_that_start_at_the_same_instant_serve_together_and_copies_do_no
             beside = FolderLease(database.url, mark)
             beside.take(wait_s=0)
             beside.release()
-            monkeypatch.setattr("coordinator.storage.lease.__version__", "99")
+            monkeypatch.setattr("coordinator.storage.lease.version", lambda name: "99")
             with pytest.raises(LeaseTaken, match="by another version"):
                 beside.take(wait_s=0)
             serving.release()
