@@ -28,7 +28,7 @@ from fedpeer.learning.labels import Classes, class_count, class_names, real_inpu
 from fedpeer.learning.learner_data import LearnerData
 from fedpeer.learning.samples import Array, Samples, of_labelled
 from fedpeer.learning.strata import Codes, beside_of, codes_of, column_of, quantiles_of, strata_of
-from fedpeer.learning.tables import layout_of, read_for, samples_of
+from fedpeer.learning.tables import check_names, check_objects, layout_of, read_for, reason, samples_of
 from mechanism.errors import FieldError
 from mechanism.workload import MAX_STRATA, Coded, Columns, Labels, Strata, source_of
 
@@ -187,6 +187,7 @@ def _table(section: DataSection, strata: object) -> Given:
     form = Columns(inputs, target, section.layout or layout_of(arrays, inputs))
     classes: Classes | None = section.classes
     if classes is None and arrays[target].dtype.kind == "U":
+        check_names(f"the target {target}", arrays[target], "classes, where they are names")
         classes = _sorted_classes(arrays[target])
     test = None
     if section.test_file is not None:
@@ -300,9 +301,9 @@ def _read_images_file(path: Path, classes: Classes | None) -> tuple[Samples, Cla
     except MarketTaskError:
         raise
     except Exception as error:  # a damaged file fails in as many ways as its formats have parts
-        why = str(error).partition("\n")[0].partition("If you trust")[0].strip() or type(error).__name__
+        check_objects(path, error)
         raise MarketTaskError(
-            f"{path} is not an .npz file with images, labels and classes, or it is damaged: {why}"
+            f"{path} is not an .npz file with images, labels and classes, or it is damaged: {reason(error)}"
         ) from None
     if missing := {"images", "labels"} - arrays.keys():
         raise MarketTaskError(
