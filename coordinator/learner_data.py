@@ -23,7 +23,7 @@ from coordinator.errors import MarketTaskError
 from coordinator.workload import folders_of
 from fedpeer.learning.datasets import LabelledData, load_splits
 from fedpeer.learning.errors import DataError
-from fedpeer.learning.images import class_folders, read_images
+from fedpeer.learning.images import class_folders, left_out, read_images
 from fedpeer.learning.labels import Classes, class_count, class_names, real_inputs, whole_labels
 from fedpeer.learning.learner_data import LearnerData
 from fedpeer.learning.samples import Array, Samples, of_labelled
@@ -42,6 +42,7 @@ class Given:
         classes: the target's, by their number or names; None where it is measured, or whole numbers of which nothing
             more is said.
         columns: which columns are samples; None where it is no table.
+        notes: what was left out, or may be meant otherwise, as sentences.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Given:
     test: Samples | None
     classes: Classes | None = None
     columns: Columns | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -147,7 +149,7 @@ def stratified(given: Given, strata: Strata, names: tuple[str, ...], folder: Pat
             codes = of(given.validation)
     except DataError as error:
         raise MarketTaskError(f"D_c cannot be cut into the strata: {error}") from None
-    return LearnerData(given.name, given.validation, codes, len(names), given.test)
+    return LearnerData(given.name, given.validation, codes, len(names), given.test, given.notes)
 
 
 def commit_validation(data: Samples | None, salt: bytes) -> bytes:
@@ -226,8 +228,21 @@ def _images(section: DataSection) -> Given:
 
 def _folder(section: DataSection, folder: Path) -> Given:
     classes = tuple(section.classes or class_folders(folder))
-    test = None if section.test_folder is None else read_images(section.test_folder, classes)
-    return Given(folder.name, read_images(folder, classes), test, classes)
+    found, notes = read_images(folder, classes), left_out(folder, classes)
+    empty = [
+        name
+        for name, held in zip(classes, np.bincount(found.targets, minlength=len(classes)), strict=True)
+        if not held
+    ]
+    if empty and section.classes is None:
+        raise DataError(
+            f"{folder / empty[0]} has no image that can be read; expected some of each class: remove it where it is "
+            f"none, or list data.classes{' (' + notes[0] + ')' if notes else ''}"
+        )
+    if section.test_folder is None:
+        return Given(folder.name, found, None, classes, notes=notes)
+    test, notes = read_images(section.test_folder, classes), notes + left_out(section.test_folder, classes)
+    return Given(folder.name, found, test, classes, notes=notes)
 
 
 def _factory(section: DataSection, factory: str, folder: Path | None) -> Given:

@@ -102,6 +102,9 @@ def calibrate(
     non_negative("--audit-gain", 0 if audit_gain is None else audit_gain)
     spent = {} if budget is None or config.budget_micro is None else {"budget_micro": round(budget * MICRO)}
     _rehearse(file, text, config, task, wishes, spent)
+    assert task.data is not None, "it is calibratable"
+    for note in task.data.notes:
+        typer.echo(f"LOOK AGAIN: {note}", err=True)
     gaps, since, kept = _measured(file, task, config, shadows)
     phi, upsilon = rounded(gaps.phi), rounded(gaps.upsilon)
     with _keeping(kept):

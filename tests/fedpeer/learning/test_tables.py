@@ -12,7 +12,7 @@ from PIL import Image
 from pyarrow import csv, parquet
 
 from fedpeer.learning.errors import DataError
-from fedpeer.learning.images import class_folders, read_images
+from fedpeer.learning.images import class_folders, left_out, read_images
 from fedpeer.learning.strata import column_of, texts_of
 from fedpeer.learning.tables import layout_of, read_columns, read_samples
 from mechanism.workload import Columns
@@ -392,6 +392,54 @@ def test_hidden_folders_and_files_are_no_classes_and_no_images(tmp_path: Path) -
     image(hidden / "cat" / "a.png")
     image(hidden / "dog" / "a.png")
     assert read_images(hidden, class_folders(hidden)).targets.tolist() == [0, 1]
+
+
+def test_what_is_left_out_of_a_folder_of_images_is_said(tmp_path: Path) -> None:
+    for name in ("cat/a.png", "dog/b.PNG"):
+        image(tmp_path / name)
+    for name in ("cat/Thumbs.db", "dog/desktop.ini", "dog/.DS_Store", "dog/._b.png"):  # are nobody's images
+        (tmp_path / name).write_bytes(b"")
+    image(tmp_path / "__MACOSX" / "cat" / "._a.png")
+    (tmp_path / "README.txt").write_text("ours")
+    classes = class_folders(tmp_path)
+    assert (classes, left_out(tmp_path, classes)) == (("cat", "dog"), ())
+    for name in ("cat/a.gif", "cat/b.GIF", "dog/sub/c.heic", "dog/labels", "dog/d.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    image(tmp_path / "stray.jpg")
+    others, beside = left_out(tmp_path, classes)
+    assert (
+        "has 5 files that are left out (2 .gif, 1 .txt, 1 without a suffix, 1 .heic; the first is cat/a.gif)"
+        in others
+    )
+    assert "only what ends with .png, .jpg," in others
+    assert "has 1 image in no sub-folder, left out as of no class; the first is stray.jpg" in beside
+    assert read_images(tmp_path, classes).targets.tolist() == [0, 1]
+
+
+def test_folders_of_parts_that_have_folders_of_classes_are_asked_about(tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        for name in ("cat", "dog"):
+            image(tmp_path / part / name / "a.png")
+    [said] = left_out(tmp_path, class_folders(tmp_path))
+    assert (
+        "from the sub-folders test, train, and no image right in them: all are deeper, in cat, dog." in said
+    )
+    image(tmp_path / "train" / "a.png")
+    assert left_out(tmp_path, class_folders(tmp_path)) == ()
+
+
+def test_who_has_one_class_alone_has_one_sub_folder(tmp_path: Path) -> None:
+    image(tmp_path / "dog" / "b.png")
+    assert read_images(tmp_path, ("cat", "dog")).targets.tolist() == [1]
+
+
+def test_a_link_that_leads_nowhere_is_no_image(tmp_path: Path) -> None:
+    image(tmp_path / "cat" / "a.png")
+    (tmp_path / "dog").mkdir()
+    (tmp_path / "dog" / "b.png").symlink_to(tmp_path / "gone.png")
+    with pytest.raises(DataError, match=r"b.png cannot be read as an image: .*No such file"):
+        read_images(tmp_path, ("cat", "dog"))
 
 
 @pytest.mark.parametrize("suffix", ["jpg", "png", "tif", "webp"])
