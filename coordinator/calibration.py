@@ -245,13 +245,15 @@ def written(text: str, numbers: dict[str, Any], calibration: CalibrationSection)
 
 
 def check_replaceable(file: Path) -> None:
-    """Raises MarketTaskError where `replace_file` would fail: before models are trained, which takes its time."""
+    """Raises MarketTaskError or FolderError where `replace_file` would fail, before models are trained."""
     target = file.resolve()  # of a link, what it leads to
     for path in (target, target.parent):
         if not os.access(path, os.W_OK):
             raise MarketTaskError(
                 f"{path} cannot be written; give --dry-run, or a file that can be, in such a folder"
             )
+    with staged(target):  # as then
+        pass
 
 
 def replace_file(file: Path, before: str, after: str) -> None:

@@ -22,6 +22,7 @@ from coordinator.cli import app
 from coordinator.config import CalibrationSection, TaskConfig, parse_config
 from coordinator.errors import CoordinatorError, FolderError, MarketTaskError
 from coordinator.opening import prepare_task, repriced
+from coordinator.staging import staged
 from fedpeer.cli.calibrate import AUDIT_GAIN, calibrate
 from fedpeer.cli.errors import CommandError
 from fedpeer.evidence.gaps import MeasuredGaps
@@ -358,6 +359,17 @@ def test_mistakes_are_said_before_anything_is_trained(tmp_path: Path) -> None:
         refused = CliRunner().invoke(alone, [str(file), *arguments])
         assert said in str(refused.exception)
         assert isinstance(refused.exception, MechanismError | MarketTaskError | CommandError)
+
+
+@pytest.mark.usefixtures("untrained")
+def test_a_file_that_another_process_is_replacing_is_refused_before_anything_is_trained(
+    tmp_path: Path,
+) -> None:
+    (file := tmp_path / "task.toml").write_text(FILE)
+    with staged(file):
+        refused = CliRunner().invoke(alone, [str(file), "--costs", "1", "2"])
+    assert "another process is making" in str(refused.exception)
+    assert list(tmp_path.iterdir()) == [file]
 
 
 @pytest.mark.usefixtures("untrained")
