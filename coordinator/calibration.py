@@ -12,6 +12,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import tomlkit
 from tomlkit.items import Item, Table
 
-import fedpeer
 from coordinator.config import CalibrationSection, TaskConfig
 from coordinator.errors import FolderError, MarketTaskError
 from coordinator.learner_data import commit_validation
@@ -151,7 +151,7 @@ class Kept:
     def __init__(self, task: PreparedTask, config: TaskConfig, shadows: int) -> None:
         first = "" if config.seed is None else task.row.terms.initial_model.hex()
         held = {**vars(basis(task, config)), "first": first, "seed": SEED, "shadows": shadows}
-        self._of = hashlib.sha256(canonical_bytes({**held, "version": fedpeer.__version__})).hexdigest()
+        self._of = hashlib.sha256(canonical_bytes({**held, "version": version("fedpeer")})).hexdigest()
         self.path = _cache_folder() / "calibrations" / f"{self._of[:16]}.json"
 
     def find(self) -> "tuple[MeasuredGaps, float] | None":
