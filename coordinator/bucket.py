@@ -124,7 +124,7 @@ class Bucket:
             raise ConfigError(f"[s3] cannot be used: {missing(error) or error}") from None
         self._obstore, self._errors = obstore, exceptions
         self.display = f"s3://{section.bucket}/{section.prefix}".rstrip("/")
-        self._endpoint = section.endpoint
+        self._endpoint, self._region = section.endpoint, section.region
         options: dict[str, Any] = {"checksum_algorithm": "SHA256"}
         if section.credentials:
             path = folder / section.credentials
@@ -150,7 +150,7 @@ class Bucket:
                 **options,
             )
         except (exceptions.BaseError, ValueError) as error:
-            raise ConfigError(f"[s3] cannot be used: {_cause(str(error))}") from None
+            raise ConfigError(f"[s3] cannot be used for {self.display}: {_cause(str(error))}") from None
 
     def check(self) -> None:
         """Whether the bucket is there and can be read. Raises BucketError."""
@@ -323,7 +323,7 @@ class Bucket:
             return error  # our own, or the disk's
         cause = _cause(str(error))
         look = next(words for pattern, words in _LOOK_AT if re.search(pattern, cause))
-        at = f" at {self._endpoint}" if self._endpoint else ""
+        at = f" at {self._endpoint}" if self._endpoint else f" in {self._region}"
         return BucketError(f"{self.display}{at} cannot be used just now: {cause[:_SAID]}; {look}")
 
 

@@ -6,10 +6,13 @@ something else, and says where there is none.
 """
 
 import hashlib
+import json
 import os
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from decimal import Decimal
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -18,13 +21,14 @@ import tomlkit
 from tomlkit.items import Item, Table
 
 from coordinator.config import CalibrationSection, TaskConfig
-from coordinator.errors import MarketTaskError
+from coordinator.errors import FolderError, MarketTaskError
 from coordinator.learner_data import commit_validation
 from coordinator.opening import PreparedTask
 from coordinator.scoring import evidence_task
 from coordinator.shadow_workers import LocalWorkers
 from coordinator.staging import staged, sync, writing
 from coordinator.workload import end, folder_of, workload_of
+from fedpeer.learning.datasets import home_folder
 from fedpeer.protocol.model_file import open_model
 from fedpeer.text_files import TextFileError, read_text
 from mechanism.canonical import canonical_bytes
@@ -115,8 +119,11 @@ def with_placeholders(document: dict[str, Any]) -> dict[str, Any]:
         MarketTaskError: it asks for other numbers than a calibration gives.
     """
     payment = document.get("payment", {})
-    name = payment.get("name", "log") if isinstance(payment, dict) else "log"
-    if name != "log":
+    if not isinstance(payment, dict):
+        raise MarketTaskError(
+            f'payment is {payment!r:.60}; expected a table, such as payment = {{ name = "log" }}'
+        )
+    if (name := payment.get("name", "log")) != "log":
         raise MarketTaskError(
             f'payment.name is {name!r}; expected "log", the one for which the scale of a wanted degree is known. '
             "Change it, or plan with `fedpeer plan`"
@@ -130,7 +137,54 @@ def with_placeholders(document: dict[str, Any]) -> dict[str, Any]:
         rest["rule"] = {
             key: value for key, value in rule.items() if key not in ("claim_penalty", "stake_micro")
         }
-    return {**rest, **_PLACEHOLDERS, "payment": {"name": "log"}}
+    paid = {key: value for key, value in payment.items() if key != "scale"}
+    return {**rest, **_PLACEHOLDERS, "payment": {**paid, "name": "log"}}
+
+
+class Kept:
+    """Where what was measured is kept, so that other wishes than those that came of it take seconds.
+
+    A file of its own for what gaps hang on: the basis, the number of shadows, and the first model where the task file
+    says which it is. It lies in $XDG_CACHE_HOME/fedpeer/calibrations, else below ~/.cache.
+    """
+
+    def __init__(self, task: PreparedTask, config: TaskConfig, shadows: int) -> None:
+        first = "" if config.seed is None else task.row.terms.initial_model.hex()
+        held = {**vars(basis(task, config)), "first": first, "seed": SEED, "shadows": shadows}
+        self._of = hashlib.sha256(canonical_bytes({**held, "version": version("fedpeer")})).hexdigest()
+        self.path = _cache_folder() / "calibrations" / f"{self._of[:16]}.json"
+
+    def find(self) -> "tuple[MeasuredGaps, float] | None":
+        """What was measured, and when, seconds since the epoch; None where nothing is kept, or something else."""
+        from fedpeer.evidence.gaps import MeasuredGaps
+
+        try:
+            stored = json.loads(read_text(self.path))
+            if stored["of"] != self._of:
+                return None
+            gaps = MeasuredGaps(**stored["gaps"])
+            if not all(isinstance(figure, int | float) for figure in vars(gaps).values()):
+                return None
+            return gaps, float(stored["at"])
+        except (OSError, TextFileError, ValueError, TypeError, KeyError):
+            return None
+
+    def put(self, gaps: "MeasuredGaps") -> bool:
+        """Keeps it; False where the disk does not."""
+        text = json.dumps({"of": self._of, "at": time.time(), "gaps": vars(gaps)})
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with staged(self.path) as folder:
+                (fresh := folder / self.path.name).write_text(text)
+                fresh.replace(self.path)
+        except (OSError, FolderError):
+            return False
+        return True
+
+
+def _cache_folder() -> Path:
+    named = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(named) if Path(named).is_absolute() else home_folder() / ".cache") / "fedpeer"
 
 
 def measure(task: PreparedTask, shadows: int, report: "Report") -> "MeasuredGaps":
@@ -191,13 +245,15 @@ def written(text: str, numbers: dict[str, Any], calibration: CalibrationSection)
 
 
 def check_replaceable(file: Path) -> None:
-    """Raises MarketTaskError where `replace_file` would fail: before models are trained, which takes its time."""
+    """Raises MarketTaskError or FolderError where `replace_file` would fail, before models are trained."""
     target = file.resolve()  # of a link, what it leads to
     for path in (target, target.parent):
         if not os.access(path, os.W_OK):
             raise MarketTaskError(
                 f"{path} cannot be written; give --dry-run, or a file that can be, in such a folder"
             )
+    with staged(target):  # as then
+        pass
 
 
 def replace_file(file: Path, before: str, after: str) -> None:

@@ -266,7 +266,7 @@ def prove(task: PreparedTask, say: Say = lambda text: None, *, accept_noise: boo
         of_first = trainings(first, tricked=share)
         trained_for = of_first, trainings(later, tricked=share, later=True) if many else of_first
         evidence = of_first * a_model
-    doubts = learnt.doubts + _scarce(task, measured)
+    doubts = (() if task.data is None else task.data.notes) + learnt.doubts + _scarce(task, measured)
     doubts += _unknown(half_width, row.terms, shadows, cut is not recipe)
     doubts += _lenient(model, section.shadows) + _untried(row.terms, trained)
     return Proof(

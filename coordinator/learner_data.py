@@ -23,12 +23,12 @@ from coordinator.errors import MarketTaskError
 from coordinator.workload import folders_of
 from fedpeer.learning.datasets import LabelledData, load_splits
 from fedpeer.learning.errors import DataError
-from fedpeer.learning.images import class_folders, read_images
+from fedpeer.learning.images import class_folders, left_out, read_images
 from fedpeer.learning.labels import Classes, class_count, class_names, real_inputs, whole_labels
 from fedpeer.learning.learner_data import LearnerData
 from fedpeer.learning.samples import Array, Samples, of_labelled
 from fedpeer.learning.strata import Codes, beside_of, codes_of, column_of, quantiles_of, strata_of
-from fedpeer.learning.tables import layout_of, read_for, samples_of
+from fedpeer.learning.tables import check_names, check_objects, layout_of, read_for, reason, samples_of
 from mechanism.errors import FieldError
 from mechanism.workload import MAX_STRATA, Coded, Columns, Labels, Strata, source_of
 
@@ -42,6 +42,7 @@ class Given:
         classes: the target's, by their number or names; None where it is measured, or whole numbers of which nothing
             more is said.
         columns: which columns are samples; None where it is no table.
+        notes: what was left out, or may be meant otherwise, as sentences.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Given:
     test: Samples | None
     classes: Classes | None = None
     columns: Columns | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -147,7 +149,7 @@ def stratified(given: Given, strata: Strata, names: tuple[str, ...], folder: Pat
             codes = of(given.validation)
     except DataError as error:
         raise MarketTaskError(f"D_c cannot be cut into the strata: {error}") from None
-    return LearnerData(given.name, given.validation, codes, len(names), given.test)
+    return LearnerData(given.name, given.validation, codes, len(names), given.test, given.notes)
 
 
 def commit_validation(data: Samples | None, salt: bytes) -> bytes:
@@ -187,6 +189,7 @@ def _table(section: DataSection, strata: object) -> Given:
     form = Columns(inputs, target, section.layout or layout_of(arrays, inputs))
     classes: Classes | None = section.classes
     if classes is None and arrays[target].dtype.kind == "U":
+        check_names(f"the target {target}", arrays[target], "classes, where they are names")
         classes = _sorted_classes(arrays[target])
     test = None
     if section.test_file is not None:
@@ -225,8 +228,21 @@ def _images(section: DataSection) -> Given:
 
 def _folder(section: DataSection, folder: Path) -> Given:
     classes = tuple(section.classes or class_folders(folder))
-    test = None if section.test_folder is None else read_images(section.test_folder, classes)
-    return Given(folder.name, read_images(folder, classes), test, classes)
+    found, notes = read_images(folder, classes), left_out(folder, classes)
+    empty = [
+        name
+        for name, held in zip(classes, np.bincount(found.targets, minlength=len(classes)), strict=True)
+        if not held
+    ]
+    if empty and section.classes is None:
+        raise DataError(
+            f"{folder / empty[0]} has no image that can be read; expected some of each class: remove it where it is "
+            f"none, or list data.classes{' (' + notes[0] + ')' if notes else ''}"
+        )
+    if section.test_folder is None:
+        return Given(folder.name, found, None, classes, notes=notes)
+    test, notes = read_images(section.test_folder, classes), notes + left_out(section.test_folder, classes)
+    return Given(folder.name, found, test, classes, notes=notes)
 
 
 def _factory(section: DataSection, factory: str, folder: Path | None) -> Given:
@@ -300,9 +316,9 @@ def _read_images_file(path: Path, classes: Classes | None) -> tuple[Samples, Cla
     except MarketTaskError:
         raise
     except Exception as error:  # a damaged file fails in as many ways as its formats have parts
-        why = str(error).partition("\n")[0].partition("If you trust")[0].strip() or type(error).__name__
+        check_objects(path, error)
         raise MarketTaskError(
-            f"{path} is not an .npz file with images, labels and classes, or it is damaged: {why}"
+            f"{path} is not an .npz file with images, labels and classes, or it is damaged: {reason(error)}"
         ) from None
     if missing := {"images", "labels"} - arrays.keys():
         raise MarketTaskError(

@@ -8,7 +8,7 @@ from sqlalchemy.engine import URL
 from sqlalchemy.pool import NullPool
 
 from coordinator.storage.changes import CHANNEL, Change
-from coordinator.storage.lease import KEEPALIVES
+from fedpeer.audit.sql.database import noticing
 from fedpeer.audit.sql.errors import DatabaseUnreachable
 
 
@@ -45,6 +45,6 @@ async def listen(
 
 def _parameters(url: URL) -> dict[str, Any]:
     """What the driver connects by."""
-    engine = create_engine(url.update_query_dict(KEEPALIVES), poolclass=NullPool)
+    engine = create_engine(noticing(url), poolclass=NullPool)
     _, parameters = engine.dialect.create_connect_args(engine.url)
     return dict(parameters)

@@ -5,7 +5,6 @@ that its models are those that one process alone would have trained, bit for bit
 participants are answered first. They end with the process that started them, however it ends, SIGKILL included.
 """
 
-import multiprocessing
 import os
 import threading
 from collections.abc import Callable
@@ -17,7 +16,7 @@ from typing import Any, TypeVar
 from coordinator.errors import ConfigError
 from coordinator.workload import runs_apart
 from fedpeer.learning.samples import Samples
-from fedpeer.learning.workers import begin_worker
+from fedpeer.learning.workers import spawned_pool
 from fedpeer.terminal import counted
 from mechanism.terms import Recipe
 
@@ -42,12 +41,12 @@ class ShadowWorkers(Executor):
     def submit(self, fn: Callable[..., Result], /, *args: Any, **kwargs: Any) -> Future[Result]:
         with self._lock:
             if self._pool is None:
-                self._pool = self._started()
+                self._pool = spawned_pool(self._processes, _NICENESS)
             try:
                 return self._pool.submit(fn, *args, **kwargs)
             except BrokenProcessPool:
                 # A worker was killed, for want of memory for instance; what it was doing has failed already.
-                self._pool = self._started()
+                self._pool = spawned_pool(self._processes, _NICENESS)
                 return self._pool.submit(fn, *args, **kwargs)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -55,13 +54,6 @@ class ShadowWorkers(Executor):
             if self._pool is not None:
                 self._pool.shutdown(wait, cancel_futures=cancel_futures)
                 self._pool = None
-
-    def _started(self) -> ProcessPoolExecutor:
-        # Spawned: a fork of a process with running gRPC and torch threads may hang.
-        context = multiprocessing.get_context("spawn")
-        return ProcessPoolExecutor(
-            self._processes, mp_context=context, initializer=begin_worker, initargs=(_NICENESS,)
-        )
 
 
 #: Those of this process, by their number.

@@ -20,7 +20,7 @@ from fedpeer.audit.sql.errors import StorageError
 
 log = structlog.get_logger()
 
-#: Seconds until a duty begins again, doubled up to the second figure.
+#: Seconds until a duty begins again, doubled up to the second figure, or up to a limit of its own.
 _RETRY_SECONDS = 0.5
 _RETRY_LIMIT_SECONDS = 30.0
 
@@ -33,12 +33,14 @@ class Duty:
 
     Attributes:
         vital: whether the service is of no use without it.
+        limit: seconds of its longest pause.
         trouble: why it ended last; None where it has done something since.
     """
 
-    def __init__(self, name: str, supervisor: "Supervisor", *, vital: bool) -> None:
+    def __init__(self, name: str, supervisor: "Supervisor", *, vital: bool, limit: float) -> None:
         self.name = name
         self.vital = vital
+        self.limit = limit
         self.trouble: str | None = None
         self._supervisor = supervisor
         self._since: float | None = None
@@ -70,7 +72,7 @@ class Duty:
                 self.well()
                 return
             await asyncio.sleep(self._retry)
-            self._retry = min(2 * self._retry, _RETRY_LIMIT_SECONDS)
+            self._retry = min(2 * self._retry, self.limit)
 
     def _failed(self, error: BaseException) -> None:
         self.trouble = f"{type(error).__name__}: {error}"
@@ -99,9 +101,16 @@ class Supervisor:
         self._duties: dict[str, Duty] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
-    def begin(self, name: str, work: Callable[[Duty], Awaitable[None]], *, vital: bool = True) -> None:
+    def begin(
+        self,
+        name: str,
+        work: Callable[[Duty], Awaitable[None]],
+        *,
+        vital: bool = True,
+        limit: float = _RETRY_LIMIT_SECONDS,
+    ) -> None:
         """Begins a duty; one of that name, if any, has ended."""
-        duty = self._duties[name] = Duty(name, self, vital=vital)
+        duty = self._duties[name] = Duty(name, self, vital=vital, limit=limit)
         self._metrics.duties_failing.labels(name).set(0)
         self._tasks[name] = asyncio.create_task(duty._carry_out(work), name=name)
 

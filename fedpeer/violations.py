@@ -48,13 +48,41 @@ def violations(error: ValidationError, kind: type[BaseModel], path: Path) -> str
             case "missing":
                 lines.append(f"missing key {key}")
             case "value_error":
-                lines.append(f"{key}: {item['ctx']['error']}")
+                words = str(item["ctx"]["error"])
+                value = words.startswith("expected") and not isinstance(
+                    item["input"], dict
+                )  # of one key, not of several
+                lines.append(f"{key} is {_found(item, location)}; {words}" if value else f"{key}: {words}")
             case _:
-                found = f"{item['input']!r:.120}"
-                if location[:1] in _SECRET or "://" in found:
-                    found = "not what it should be (its value may hold a password and is not shown)"
-                lines.append(f"{key} is {found}; expected {_expected(item, kind, location)}")
+                lines.append(f"{key} is {_found(item, location)}; expected {_expected(item, kind, location)}")
     return "\n".join(f"{path}: {line}" for line in dict.fromkeys(lines))
+
+
+def _found(item: Any, location: tuple[int | str, ...]) -> str:
+    """The value that was given, in words."""
+    value = item["input"]
+    if isinstance(value, str):
+        value = without_password(value)
+    if location[:1] in _SECRET or (not isinstance(value, str) and "://" in repr(value)):
+        return "not what it should be (its value may hold a password and is not shown)"
+    return f"{value!r:.120}"
+
+
+def without_password(address: str) -> str:
+    """An address without what may be a password: who stands before its last @, and what stands behind its ? or #.
+
+    Of a text that is no address nothing is left out.
+    """
+    scheme, parted, rest = address.partition("://")
+    rest = rest if parted else address
+    before, at, host = rest.rpartition("@")
+    asked = min((rest.find(mark) for mark in "?#" if mark in rest), default=-1)
+    named = bool(at) and (bool(parted) or ":" in before)
+    if named:
+        rest = "***" if asked >= 0 else f"***@{host}"
+    elif parted and asked >= 0:
+        rest = f"{rest[: asked + 1]}***"
+    return f"{scheme}{parted}{rest}" if parted else rest
 
 
 def _is_union_member(part: int | str) -> bool:

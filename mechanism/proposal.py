@@ -22,6 +22,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 
 import numpy as np
 
+from mechanism.canonical import MAX_INTEGER
 from mechanism.cost import LinearCost
 from mechanism.effort import ExponentialEffort
 from mechanism.equilibrium import Equilibrium, equilibrium, solve
@@ -29,7 +30,7 @@ from mechanism.errors import FieldError
 from mechanism.game import Game
 from mechanism.gap_bound import GapBound
 from mechanism.payment import Log
-from mechanism.ranges import degree, positive, whole
+from mechanism.ranges import Array, degree, positive, whole
 from mechanism.settlement import MICRO, max_payment_micro
 
 #: The least degree that effort reaches, over the one without.
@@ -56,7 +57,8 @@ class Wishes:
         budget: credits for all of them; None: the least, and a tenth of Q more.
 
     Raises:
-        FieldError: a value out of its range.
+        FieldError: a value out of its range; a budget below `least_bill`, or costs at which that is more than a ledger
+            holds.
     """
 
     degree: float
@@ -84,8 +86,38 @@ class Wishes:
             )
         whole("participants", self.participants, 2)
         whole("rounds", self.rounds)
-        if self.budget is not None:
-            positive("budget", self.budget)
+        least, most = least_bill(self), MAX_INTEGER / MICRO
+        asked = f"a degree of {self.degree:g} in {self.rounds} rounds of {self.participants} participants"
+        if least > most:
+            raise FieldError(
+                "costs",
+                list(self.costs),
+                f"less: {asked} takes {least:.4g} credits, and a bill is at most {most:.10g}",
+            )
+        if self.budget is None:
+            return
+        if positive("budget", self.budget) < least:
+            raise FieldError(
+                "budget",
+                self.budget,
+                f"at least {rounded(least):f} credits for {asked}: so much the effort itself costs, whatever phi and "
+                "upsilon are, and they may take more. Or ask for a higher degree, fewer places or rounds",
+            )
+        if self.budget > most:
+            raise FieldError("budget", self.budget, f"at most {most:.10g} credits, the most of a bill")
+
+
+def least_bill(wishes: Wishes) -> float:
+    """Credits that the task pays at least where nobody is above the wanted degree, whatever phi and upsilon are.
+
+        K R max_k c_k (s_k - t)+,   K participants, R rounds
+
+    Nobody is worse off than without effort, and no payment is below 0: that of the dearest covers what its effort
+    costs, and the bill has the largest payment for every place.
+    """
+    count = min(wishes.participants, POPULATION)
+    spared = np.linspace(*wishes.costs, count) * np.maximum(_starts(wishes, count) - wishes.degree, 0)
+    return float(spared.max()) * wishes.participants * wishes.rounds
 
 
 @dataclass(frozen=True)
@@ -170,13 +202,17 @@ def _least(works: Callable[[float], bool], low: float, high: float) -> float:
 
 def _population(wishes: Wishes) -> tuple[ExponentialEffort, LinearCost]:
     count = min(wishes.participants, POPULATION)
-    places = np.arange(count)
-    # The golden ratio's multiples: as even as the costs, and in no order that follows theirs.
-    starts = np.quantile(wishes.starts, np.argsort(np.argsort(places * (5**0.5 - 1) / 2 % 1)) / (count - 1))
     return (
-        ExponentialEffort(starts, np.full(count, -math.log(REACH))),
+        ExponentialEffort(_starts(wishes, count), np.full(count, -math.log(REACH))),
         LinearCost(np.linspace(*wishes.costs, count)),
     )
+
+
+def _starts(wishes: Wishes, count: int) -> Array:
+    places = np.arange(count)
+    # The golden ratio's multiples: as even as the costs, and in no order that follows theirs.
+    order = np.argsort(np.argsort(places * (5**0.5 - 1) / 2 % 1))
+    return np.quantile(wishes.starts, order / (count - 1))
 
 
 def _coefficient(wishes: Wishes, bound: GapBound, payment: Log, least: float) -> Decimal:

@@ -24,7 +24,15 @@ from sqlalchemy.engine import URL
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import NullPool
 
-from fedpeer.audit.sql.database import Database, prepare_file, shown, sqlite_file, translated
+from fedpeer.audit.sql.database import (
+    KEEPALIVES,
+    Database,
+    noticing,
+    prepare_file,
+    shown,
+    sqlite_file,
+    translated,
+)
 from fedpeer.audit.sql.errors import DatabaseUnreachable, LeaseTaken, StorageError
 
 #: First half of the advisory lock's key, ours alone; the second is the hash of the schema that the ledger's tables are
@@ -56,10 +64,6 @@ WAIT_SECONDS = 5.0
 
 #: Seconds between two attempts.
 _PAUSE_SECONDS = 0.1
-
-#: A peer whose machine is gone is given up after 3 + 2 * 2 s, on both ends; the default is two hours. So another leads
-#: within ten seconds, a stand-by asking once a second.
-KEEPALIVES = {"keepalives_idle": "3", "keepalives_interval": "2", "keepalives_count": "2"}
 
 
 #: Of a connection's name, at most: what PostgreSQL keeps of it.
@@ -167,10 +171,13 @@ class Lease:
         with translated():
             if self._connection is None:
                 engine = create_engine(
-                    self._url.update_query_dict(KEEPALIVES), poolclass=NullPool, isolation_level="AUTOCOMMIT"
+                    noticing(self._url.update_query_dict(KEEPALIVES)),
+                    poolclass=NullPool,
+                    isolation_level="AUTOCOMMIT",
                 )
                 self._connection = engine.connect()
                 self._descriptor = self._connection.connection.driver_connection.fileno()  # type: ignore[union-attr]  # psycopg's
+                # The server notices as soon: another leads within ten seconds, a stand-by asking once a second.
                 for name, value in KEEPALIVES.items():
                     self._set(f"tcp_{name}", value)
                 self._set("idle_session_timeout", "0")  # an idle session is what a lease is

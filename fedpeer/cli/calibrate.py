@@ -1,17 +1,22 @@
 """`fedpeer calibrate`: a task's Phi and Upsilon, measured, and what to pay for the degrees that are wanted."""
 
 import json
-from contextlib import nullcontext
+import math
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.status import Status
 
 from coordinator.calibration import (
     SEED,
+    Kept,
     basis,
     calibratable,
     check_replaceable,
@@ -32,13 +37,15 @@ from coordinator.errors import CoordinatorError, MarketTaskError
 from coordinator.opening import PreparedTask, prepare_task, repriced
 from fedpeer.cli.errors import CommandError
 from fedpeer.evidence.errors import EvidenceError
-from fedpeer.evidence.gaps import COVERAGE, MIN_CALIBRATION_SHADOWS, MeasuredGaps
+from fedpeer.evidence.gaps import COVERAGE, MAX_CALIBRATION_SHADOWS, MIN_CALIBRATION_SHADOWS, MeasuredGaps
 from fedpeer.evidence.planning import trainings
 from fedpeer.text_files import TextFileError, naming, parse_toml, read_text
 from mechanism.audit import least_probability, least_stake
 from mechanism.degree import rational
+from mechanism.errors import MechanismError
 from mechanism.gap_bound import GapBound
 from mechanism.proposal import Proposal, Wishes, propose, rounded
+from mechanism.ranges import non_negative
 from mechanism.settlement import MICRO
 
 #: With which an audit finds a trick, where nobody says.
@@ -66,7 +73,12 @@ def calibrate(
         float | None,
         typer.Option(help="Credits for the whole task; else budget_micro, else the least that does."),
     ] = None,
-    shadows: Annotated[int, typer.Option(help="Models that are trained.", min=MIN_CALIBRATION_SHADOWS)] = 100,
+    shadows: Annotated[
+        int,
+        typer.Option(
+            help="Models that are trained.", min=MIN_CALIBRATION_SHADOWS, max=MAX_CALIBRATION_SHADOWS
+        ),
+    ] = 100,
     audit_gain: Annotated[
         float | None,
         typer.Option(
@@ -87,8 +99,65 @@ def calibrate(
     if not dry_run:
         check_replaceable(file)
     wishes = _wishes(config, task, degree, costs, starts, budget)
-    console = Console(stderr=True)
-    with console.status("training models") if console.is_terminal else nullcontext() as status:
+    non_negative("--audit-gain", 0 if audit_gain is None else audit_gain)
+    spent = {} if budget is None or config.budget_micro is None else {"budget_micro": round(budget * MICRO)}
+    _rehearse(file, text, config, task, wishes, spent)
+    assert task.data is not None, "it is calibratable"
+    for note in task.data.notes:
+        typer.echo(f"LOOK AGAIN: {note}", err=True)
+    gaps, since, kept = _measured(file, task, config, shadows)
+    phi, upsilon = rounded(gaps.phi), rounded(gaps.upsilon)
+    with _keeping(kept):
+        with _status("solving for what participants would do"):
+            made = propose(GapBound(float(phi), float(upsilon)), wishes)
+        section = _section(config, task, wishes, gaps, made, phi, upsilon)
+        numbers: dict[str, Any] = {
+            "Q": made.Q,
+            "phi": phi,
+            "upsilon": upsilon,
+            "payment.name": "log",
+            "payment.scale": made.payment.scale,
+            "rule.claim_penalty": made.claim_penalty,
+            "rule.stake_micro": made.stake_micro,
+            **spent,
+        }
+        after = written(text, numbers, section)
+        proposed = parse_config(after, TaskConfig, file)
+        with naming(file):
+            repriced(task, proposed)
+    asked = audit_gain is not None or config.rule.name == "verified"
+    audits = _audits(config, made, audit_gain, audit_power) if asked else None
+    failed = None
+    if not dry_run:
+        try:
+            replace_file(file, text, after)
+        except CoordinatorError as error:
+            failed = error  # after what was measured, which took its time
+    if as_json:
+        record = {**_record(numbers, section, gaps, made, task), "kept_since": since}
+        typer.echo(json.dumps(record if audits is None else {**record, "audits": audits}))
+    else:
+        lines = _lines(file, dry_run or failed is not None, wishes, gaps, made, section, task)
+        if since is not None:
+            lines.insert(0, f"Measured by an earlier call, {since}; without {kept} it is measured again.")
+        typer.echo("\n".join(lines if audits is None else [*lines[:-1], *_audit_lines(audits), lines[-1]]))
+    if failed is not None:
+        raise failed
+
+
+def _measured(
+    file: Path, task: PreparedTask, config: TaskConfig, shadows: int
+) -> tuple[MeasuredGaps, str | None, Path | None]:
+    """What is measured, the moment at which an earlier call did it, and the file that keeps it now.
+
+    Raises:
+        MarketTaskError: the models say nothing of this task.
+    """
+    keeper = Kept(task, config, shadows)
+    if (found := keeper.find()) is not None:
+        gaps, at = found
+        return gaps, datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds"), keeper.path
+    with _status("training models") as status:
 
         def report(trained: int, of: int) -> None:
             if status is not None:
@@ -98,42 +167,62 @@ def calibrate(
             gaps = measure(task, shadows, report)
         except EvidenceError as error:
             raise MarketTaskError(f"{file} cannot be calibrated: {error}") from None
-        if status is not None:
-            status.update("solving for what participants would do")
-        phi, upsilon = rounded(gaps.phi), rounded(gaps.upsilon)
-        made = propose(GapBound(float(phi), float(upsilon)), wishes)
-    section = _section(config, task, wishes, gaps, made, phi, upsilon)
-    asked = audit_gain is not None or config.rule.name == "verified"
-    audits = _audits(config, made, audit_gain, audit_power) if asked else None
+    return gaps, None, keeper.path if keeper.put(gaps) else None
+
+
+def _status(words: str) -> AbstractContextManager[Status | None]:
+    console = Console(stderr=True)
+    return console.status(words) if console.is_terminal else nullcontext()
+
+
+@contextmanager
+def _keeping(kept: Path | None) -> Iterator[None]:
+    """Says of what is refused after the measurement that this needs no second one."""
+    try:
+        yield
+    except (CoordinatorError, MechanismError):
+        if kept is not None:
+            typer.echo(
+                f"What was measured is kept in {kept}: with other wishes this takes seconds.", err=True
+            )
+        raise
+
+
+def _rehearse(
+    file: Path, text: str, config: TaskConfig, task: PreparedTask, wishes: Wishes, spent: dict[str, int]
+) -> None:
+    """Writes numbers that stand for those that will be measured, as these are written. Raises ConfigError."""
+    one = Decimal(1)
     numbers: dict[str, Any] = {
-        "Q": made.Q,
-        "phi": phi,
-        "upsilon": upsilon,
+        "Q": one * 10,
+        "phi": one,
+        "upsilon": one,
         "payment.name": "log",
-        "payment.scale": made.payment.scale,
-        "rule.claim_penalty": made.claim_penalty,
-        "rule.stake_micro": made.stake_micro,
+        "payment.scale": one,
+        "rule.claim_penalty": one,
+        "rule.stake_micro": 1,
+        **spent,
     }
-    if budget is not None and config.budget_micro is not None:
-        numbers["budget_micro"] = int(budget * MICRO)
-    after = written(text, numbers, section)
-    proposed = parse_config(after, TaskConfig, file)
-    with naming(file):
-        repriced(task, proposed)
-    failed = None
-    if not dry_run:
-        try:
-            replace_file(file, text, after)
-        except CoordinatorError as error:
-            failed = error  # after what was measured, which took its time
-    if as_json:
-        record = _record(numbers, section, gaps, made, task)
-        typer.echo(json.dumps(record if audits is None else {**record, "audits": audits}))
-    else:
-        lines = _lines(file, dry_run or failed is not None, wishes, gaps, made, section, task)
-        typer.echo("\n".join(lines if audits is None else [*lines[:-1], *_audit_lines(audits), lines[-1]]))
-    if failed is not None:
-        raise failed
+    section = CalibrationSection(
+        **vars(basis(task, config)),
+        phi=one,
+        upsilon=one,
+        kappa=one,
+        shadows=MIN_CALIBRATION_SHADOWS,
+        pairs=MIN_CALIBRATION_SHADOWS,
+        **_wished(wishes),
+        sure_scale=one,
+        reached=(one, one),
+    )
+    parse_config(written(text, numbers, section), TaskConfig, file)
+
+
+def _wished(wishes: Wishes) -> dict[str, Any]:
+    return {
+        "degree": rounded(wishes.degree),
+        "costs": tuple(map(rounded, wishes.costs)),
+        "starts": tuple(map(rounded, wishes.starts)),
+    }
 
 
 def _audits(config: TaskConfig, made: Proposal, gain: float | None, power: float) -> dict[str, Any]:
@@ -154,6 +243,7 @@ def _audits(config: TaskConfig, made: Proposal, gain: float | None, power: float
         "rounds": config.schedule.rounds,
     }
     stake = made.stake_micro / MICRO
+    least = least_stake(gain, drawn, **terms)  # type: ignore[arg-type]
     return {
         **terms,
         "drawn": section is not None,
@@ -161,7 +251,7 @@ def _audits(config: TaskConfig, made: Proposal, gain: float | None, power: float
         "stake": stake,
         "least_probability": least_probability(gain, stake=stake, **terms),  # type: ignore[arg-type]
         "probability": drawn,
-        "least_stake": least_stake(gain, drawn, **terms),  # type: ignore[arg-type]
+        "least_stake": least if math.isfinite(least) else None,  # JSON has no infinity
     }
 
 
@@ -170,7 +260,7 @@ def _audit_lines(found: dict[str, Any]) -> list[str]:
     drawn = (
         "no probability of audits" if q is None else f"audits with a probability of {q:.3f}, with that stake,"
     )
-    staked = "no stake" if stake is None or stake == float("inf") else f"a stake of {stake:.3f} credits"
+    staked = "no stake" if stake is None else f"a stake of {stake:.3f} credits"
     lacking = (
         "The file has no [audit]: skewed data that are trained to look balanced are paid as balanced ones."
     )
@@ -233,9 +323,7 @@ def _section(
         kappa=rounded(gaps.kappa),
         shadows=gaps.shadows,
         pairs=gaps.held,
-        degree=rounded(wishes.degree),
-        costs=tuple(map(rounded, wishes.costs)),
-        starts=tuple(map(rounded, wishes.starts)),
+        **_wished(wishes),
         sure_scale=made.sure,
         reached=(rounded(float(made.least.degree.min())), rounded(float(made.greatest.degree.max()))),
     )

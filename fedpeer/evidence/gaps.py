@@ -23,8 +23,10 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 from itertools import product
 from time import perf_counter
+from typing import Any
 
 import numpy as np
+from scipy import sparse
 from scipy.optimize import linprog
 
 from fedpeer.evidence.errors import EvidenceError
@@ -40,6 +42,9 @@ COVERAGE = 0.95
 
 #: Fewest disjoint pairs with a conformal 0.95-quantile, shadows of which half are in so many, and pairs for the line.
 MIN_HELD, MIN_CALIBRATION_SHADOWS, MIN_FITTED = 19, 78, 200
+
+#: Most shadows: the line of their 62,500 pairs takes minutes already.
+MAX_CALIBRATION_SHADOWS = 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,16 +108,7 @@ def measure_gaps(
     Raises:
         EvidenceError: too few shadows, more than a tenth of them diverged, or gaps that do not grow with the degrees.
     """
-    if shadows < MIN_CALIBRATION_SHADOWS:
-        raise EvidenceError(
-            f"{shadows} shadows for a calibration; expected at least {MIN_CALIBRATION_SHADOWS}: with fewer there are "
-            f"too few pairs for a bound that holds at {COVERAGE:.0%}"
-        )
-    plans = [
-        plan
-        for plan in plan_shadows(task.codes, task.reference, task.recipe.samples, shadows, (seed,))
-        if plan.sound
-    ]
+    plans = calibration_plans(task, seed, shadows)
     began = perf_counter()
     _judged(task, start, plans[:1])
     alone = perf_counter() - began
@@ -140,17 +136,42 @@ def measure_gaps(
     return bound_gaps(GapShadows(degrees, losses, errors, halves).rows(finite), seed, alone)
 
 
+def calibration_plans(task: EvidenceTask, seed: int, shadows: int) -> list[Plan]:
+    """What the models of a calibration are trained on. Raises EvidenceError: too few, too few of a half, too many."""
+    if shadows < MIN_CALIBRATION_SHADOWS:
+        raise EvidenceError(
+            f"{shadows} shadows for a calibration; expected at least {MIN_CALIBRATION_SHADOWS}: with fewer there are "
+            f"too few pairs for a bound that holds at {COVERAGE:.0%}"
+        )
+    if shadows > MAX_CALIBRATION_SHADOWS:
+        raise EvidenceError(
+            f"{shadows} shadows for a calibration; expected at most {MAX_CALIBRATION_SHADOWS}: the line of more pairs "
+            "would take hours"
+        )
+    planned = plan_shadows(task.codes, task.reference, task.recipe.samples, shadows, (seed,))
+    plans = [plan for plan in planned if plan.sound]
+    second = sum(plan.half for plan in plans)
+    _split(len(plans) - second, second)
+    return plans
+
+
+def _split(ours: int, theirs: int) -> int:
+    """How many of each half's shadows make pairs for kappa. Raises EvidenceError: too few for them and the line."""
+    few = max(min(ours, theirs) // 2, MIN_HELD)
+    if min(ours, theirs) < few or (ours - few) * (theirs - few) < MIN_FITTED:
+        raise EvidenceError(
+            f"{ours} and {theirs} shadows of the two halves of D_c; expected enough for {MIN_HELD} pairs of them, and "
+            f"{MIN_FITTED} of the others: train more"
+        )
+    return few
+
+
 def bound_gaps(trained: GapShadows, seed: int, training_seconds: float = 0.0) -> MeasuredGaps:
     """Phi and Upsilon from trained shadows; `seed` splits and pairs them. Raises EvidenceError as `measure_gaps`."""
     generator = np.random.default_rng((seed, len(trained.losses)))
     ours, theirs = (generator.permutation(np.flatnonzero(trained.halves == half)) for half in (0, 1))
-    few = max(min(len(ours), len(theirs)) // 2, MIN_HELD)
+    few = _split(len(ours), len(theirs))
     kept, fit = (ours[:few], theirs[:few]), np.array(list(product(ours[few:], theirs[few:])))
-    if min(len(ours), len(theirs)) < few or len(fit) < MIN_FITTED:
-        raise EvidenceError(
-            f"{len(ours)} and {len(theirs)} shadows of the two halves of D_c; expected enough for {MIN_HELD} pairs of "
-            f"them, and {MIN_FITTED} of the others: train more"
-        )
     x, gaps = _pairs(trained, fit)
     phi, upsilon = quantile_line(x, gaps, COVERAGE)
     if phi <= 0:
@@ -187,8 +208,9 @@ def quantile_line(x: Array, y: Array, rate: float) -> tuple[float, float]:
     """
     count = len(x)
     cost = np.concatenate([[0.0, 0.0], np.full(count, rate), np.full(count, 1 - rate)])
-    eye = np.eye(count)
-    found = linprog(cost, A_eq=np.column_stack([x, np.ones(count), eye, -eye]), b_eq=y, method="highs")
+    eye, line = sparse.eye(count), sparse.csr_matrix(np.column_stack([x, np.ones(count)]))
+    equal: Any = sparse.hstack([line, eye, -eye])
+    found = linprog(cost, A_eq=equal, b_eq=y, method="highs")
     if found.status != 0 or found.x is None:
         raise EvidenceError(f"no line fits the gaps of {count} pairs: {found.message}")
     return float(found.x[0]), float(found.x[1])

@@ -9,12 +9,11 @@ killed goes on where it was. Files are written under another name first: half a 
 import contextlib
 import hashlib
 import json
-import multiprocessing
 import os
 import platform
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Executor, Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import Executor, Future, as_completed
 from dataclasses import dataclass, field
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedpeer.experiments.errors import CellError, ExperimentError
-from fedpeer.learning.workers import begin_worker
+from fedpeer.learning.workers import spawned_pool
 
 #: A cell's parameters and results: what JSON can hold.
 Record = dict[str, Any]
@@ -184,9 +183,7 @@ def compute(kind: str, parameters: Record, device: str) -> tuple[Record, Took]:
 @contextlib.contextmanager
 def local_executor(jobs: int) -> Iterator[Executor]:
     """`jobs` spawned processes, each with one torch thread; unfinished work is dropped on the way out."""
-    executor = ProcessPoolExecutor(
-        max_workers=jobs, mp_context=multiprocessing.get_context("spawn"), initializer=begin_worker
-    )
+    executor = spawned_pool(jobs)
     try:
         yield executor
     finally:

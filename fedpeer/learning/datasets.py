@@ -114,11 +114,15 @@ def data_folder(root: Path | str | None = None) -> Path:
         return Path(root)
     if named := os.environ.get(DATA_VARIABLE):
         return Path(named)
+    return home_folder() / ".cache" / "fedpeer" / "data"
+
+
+def home_folder() -> Path:
+    """The user's own folder."""
     try:
-        home = Path.home()
+        return Path.home()
     except RuntimeError:  # no HOME, and a user that the system does not know: as container platforms have it
-        home = Path("/")
-    return home / ".cache" / "fedpeer" / "data"
+        return Path("/")
 
 
 def load_splits(

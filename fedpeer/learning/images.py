@@ -1,5 +1,7 @@
 """Samples from a folder of images: one sub-folder a class, as torchvision's ImageFolder reads it."""
 
+import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,12 +12,22 @@ import numpy.typing as npt
 from fedpeer.extras import missing
 from fedpeer.learning.errors import DataError
 from fedpeer.learning.samples import Samples
+from fedpeer.terminal import counted
 
 if TYPE_CHECKING:  # Pillow is an extra
     from PIL import Image
 
-#: Suffixes of files that are read; others are passed over.
+#: Suffixes of files that are read; `left_out` says which others are there.
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
+
+
+#: Kinds of files that are left out, in a sentence.
+_KINDS_NAMED = 4
+
+#: Files and folders of file managers, archives and disks that have no dot before their names, in small letters.
+_CLUTTER = frozenset(
+    ("__macosx", "@eadir", "thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "lost+found", "$recycle.bin")
+)  # fmt: skip
 
 
 def class_folders(folder: Path) -> tuple[str, ...]:
@@ -24,10 +36,7 @@ def class_folders(folder: Path) -> tuple[str, ...]:
     Raises:
         DataError: no folder, or fewer than two sub-folders.
     """
-    try:
-        names = tuple(sorted(each.name for each in folder.iterdir() if each.is_dir() and not _hidden(each)))
-    except OSError as error:
-        raise DataError(f"{folder} cannot be read: {error.strerror or error}") from None
+    names = _sub_folders(folder)
     if len(names) < 2:
         raise DataError(f"{folder} has {len(names)} sub-folders; expected one for each of several classes")
     return names
@@ -37,16 +46,17 @@ def read_images(folder: Path, classes: Sequence[str]) -> Samples:
     """Images of shape (n, channels, height, width), float32 in [0, 1], and their class numbers.
 
     One channel where all are grey, else three: a palette counts as grey where its colours are. Files are taken in the
-    order of their paths, without hidden ones and those in hidden folders. Images are turned as their EXIF says.
+    order of their paths, without hidden ones and those in hidden folders; other files are passed over (`left_out`).
+    Images are turned as their EXIF says.
 
     Args:
-        classes: names of the sub-folders, in the order of their numbers; one of them may be absent.
+        classes: names of the sub-folders, in the order of their numbers; some of them may be absent.
 
     Raises:
         DataError: a sub-folder that is no class, no image at all, one that cannot be read, has several pages or is
             transparent in places, or two sizes.
     """
-    if other := sorted(set(class_folders(folder)) - set(classes)):
+    if other := sorted(set(_sub_folders(folder)) - set(classes)):
         raise DataError(
             f"{folder} has the sub-folders {other!r:.120}, which are no classes; expected {classes!r:.120}"
         )
@@ -57,10 +67,8 @@ def read_images(folder: Path, classes: Sequence[str]) -> Samples:
     files = [
         (file, label)
         for label, name in enumerate(classes)
-        for file in sorted((folder / name).rglob("*"))
+        for file in _files(folder / name)
         if file.suffix.lower() in _SUFFIXES
-        and file.is_file()
-        and not any(map(_hidden, (file, *file.relative_to(folder / name).parents)))
     ]
     if not files:
         raise DataError(f"{folder} has no image; expected some that end with {', '.join(_SUFFIXES)}")
@@ -93,9 +101,68 @@ def read_images(folder: Path, classes: Sequence[str]) -> Samples:
     return Samples(np.ascontiguousarray(stacked, dtype=np.float32) / np.float32(255), labels)
 
 
-def _hidden(path: Path) -> bool:
+def left_out(folder: Path, classes: Sequence[str]) -> tuple[str, ...]:
+    """What of a folder is no sample to `read_images`, or looks as if it were meant otherwise, as sentences.
+
+    Hidden files, and those of file managers, are not worth one. Raises DataError as `class_folders`.
+    """
+    files = [file for name in classes for file in _files(folder / name)]
+    images = [file for file in files if file.suffix.lower() in _SUFFIXES]
+    said = []
+    if others := sorted(set(files) - set(images)):
+        kinds = Counter(file.suffix.lower() or "without a suffix" for file in others)
+        named = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(_KINDS_NAMED))
+        if len(kinds) > _KINDS_NAMED:
+            named += ", and others"
+        are = "is" if len(others) == 1 else "are"
+        said.append(
+            f"{folder} has {counted(len(others), 'file')} that {are} left out ({named}; the first is "
+            f"{others[0].relative_to(folder)}): only what ends with {', '.join(_SUFFIXES)} is read."
+        )
+    if beside := [file for file in _entries(folder) if file.suffix.lower() in _SUFFIXES and file.is_file()]:
+        said.append(
+            f"{folder} has {counted(len(beside), 'image')} in no sub-folder, left out as of no class; the first is "
+            f"{beside[0].name}."
+        )
+    deep = [file.relative_to(folder).parts for file in images]
+    if deep and min(map(len, deep)) > 2 and len({parts[1] for parts in deep}) > 1:
+        inner = ", ".join(sorted({parts[1] for parts in deep}))
+        said.append(
+            f"{folder} has its classes from the sub-folders {', '.join(classes):.120}, and no image right in them: all "
+            f"are deeper, in {inner:.120}. If those are the classes, name the folder that has them."
+        )
+    return tuple(said)
+
+
+def _sub_folders(folder: Path) -> tuple[str, ...]:
+    return tuple(each.name for each in _entries(folder) if each.is_dir())
+
+
+def _entries(folder: Path) -> list[Path]:
+    """What a folder has, in order, without what is hidden. Raises DataError."""
+    try:
+        return sorted(each for each in folder.iterdir() if not _hidden(each.name))
+    except OSError as error:
+        raise DataError(f"{folder} cannot be read: {error.strerror or error}") from None
+
+
+def _files(folder: Path) -> list[Path]:
+    """The files below a folder, in order, without what is hidden; none where it is not there. Raises DataError."""
+
+    def refuse(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            raise DataError(f"{error.filename} cannot be read: {error.strerror or error}")
+
+    found = []
+    for place, folders, names in os.walk(folder, onerror=refuse):
+        folders[:] = [name for name in folders if not _hidden(name)]
+        found += [Path(place, name) for name in names if not _hidden(name)]
+    return sorted(found)
+
+
+def _hidden(name: str) -> bool:
     """Whether it is a file or folder of a file manager or an operating system, such as .thumbnails or ._a.jpg."""
-    return path.name.startswith(".")
+    return name.startswith(".") or name.casefold() in _CLUTTER
 
 
 def _pixels(image: "Image.Image") -> npt.NDArray[np.uint8]:

@@ -15,6 +15,7 @@ class LearnerData:
         validation: D_c.
         codes: the stratum of each of its samples; strata: S.
         test: held-out samples to report on; None: D_c is reported on.
+        notes: what of the files was left out, or may be meant otherwise, as sentences.
     """
 
     name: str
@@ -22,6 +23,7 @@ class LearnerData:
     codes: Codes
     strata: int
     test: Samples | None = None
+    notes: tuple[str, ...] = ()
 
     def counts(self) -> tuple[int, ...]:
         """Samples of D_c in each stratum."""

@@ -20,8 +20,10 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 
 from fedpeer.extras import missing
+from fedpeer.learning.csv_faults import HEAD_BYTES, broken, first_line, lacking
 from fedpeer.learning.errors import DataError
 from fedpeer.learning.labels import Classes, class_names, real_inputs, whole_labels
+from fedpeer.learning.numerals import advice, is_number, nearly_numbers
 from fedpeer.learning.samples import Array, Inputs, Samples
 from mechanism.workload import Columns
 
@@ -99,16 +101,41 @@ def samples_of(
     elif target.dtype.kind == "U":
         raise DataError(
             f"the target {form.target} is a text and there are no classes; expected numbers, or classes"
+            f"{_first_text(target)}"
         )
     return Samples(_inputs(arrays, form), target, {name: arrays[name] for name in beside})
 
 
 def layout_of(arrays: Mapping[str, Array], inputs: Sequence[str]) -> str:
-    """ "array" where the inputs are one array of numbers already, or columns of numbers; else "named"."""
+    """ "array" where the inputs are one array of numbers already, or columns of numbers; else "named".
+
+    Raises:
+        DataError: a text that is nearly a number.
+    """
     parts = [arrays[name] for name in inputs]
+    for name, part in zip(inputs, parts, strict=True):
+        check_names(f"column {name}", part, 'layout = "named", where they are names')
     if any(part.dtype.kind == "U" for part in parts):
         return "named"
     return "array" if len(parts) == 1 or all(part.ndim == 1 for part in parts) else "named"
+
+
+def check_names(what: str, texts: Array, otherwise: str) -> None:
+    """Refuses texts that would be numbers but for a comma, a unit or a mark of what is missing.
+
+    Args:
+        what: they are, and otherwise: what makes them names, for the sentence.
+
+    Raises:
+        DataError: each is a number, or nearly.
+    """
+    if texts.dtype.kind != "U" or (place := nearly_numbers(texts.ravel().tolist())) is None:
+        return
+    text = str(texts.ravel()[place])
+    row = np.unravel_index(place, texts.shape)[0]
+    raise DataError(
+        f"{what} is text, and would be numbers but for {text!r:.60} in row {row}: {advice(text)}; or write {otherwise}"
+    )
 
 
 def read_samples(
@@ -144,14 +171,6 @@ def read_for(
     both = {*inputs, target}
     plain = both.intersection([target, *codes]).difference(texts)
     return read_columns(path, (*inputs, target, *beside), texts, set(codes) - both, plain)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _inputs(arrays: Mapping[str, Array], form: Columns) -> Inputs:
@@ -221,12 +240,11 @@ def _as_text(array: Array) -> Array:
 
 def _first_text(array: Array) -> str:
     """In words, the first place that keeps a column of texts from being numbers."""
-    row = next((row for row, text in enumerate(array.ravel().tolist()) if not _is_number(str(text))), None)
-    return (
-        ""
-        if row is None
-        else f"; the first that is no number is {str(array.ravel()[row])!r:.60} in row {row}"
-    )
+    texts = array.ravel().tolist()
+    if (place := next((place for place, text in enumerate(texts) if not is_number(str(text))), None)) is None:
+        return ""
+    row, do = np.unravel_index(place, array.shape)[0], advice(str(texts[place]))
+    return f"; the first that is no number is {str(texts[place])!r:.60} in row {row}{do and f': {do}'}"
 
 
 def _words(array: Array) -> str:
@@ -241,19 +259,24 @@ def _read_npz(path: Path, names: Sequence[str]) -> dict[str, Array]:
                 raise DataError(f"{path} is one array; expected an .npz, as np.savez writes it")
             absent = [name for name in names if name not in stored]
             if absent:
-                raise DataError(_absent(path, absent, stored.files))
+                raise DataError(f"{path} cannot be used: {_absent(absent, stored.files)}")
             return {name: stored[name] for name in names}
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
     except DataError:
         raise
     except Exception as error:  # a damaged file fails in as many ways as its formats have parts
-        if "Object arrays" in str(error):
-            raise DataError(
-                f"{path} has an array of Python's objects; expected numbers or texts: write it as "
-                "np.array(values, dtype=str), or as a type of numbers"
-            ) from None
-        raise DataError(f"{path} is no .npz file, or it is damaged: {_reason(error)}") from None
+        check_objects(path, error)
+        raise DataError(f"{path} is no .npz file, or it is damaged: {reason(error)}") from None
+
+
+def check_objects(path: Path, error: Exception) -> None:
+    """Raises DataError where NumPy's `error` is of an array of Python's objects in an .npz."""
+    if "Object arrays" in str(error):
+        raise DataError(
+            f"{path} has an array of Python's objects; expected numbers or texts: write it as "
+            "np.array(values, dtype=str), or as a type of numbers"
+        ) from None
 
 
 def _read_table(path: Path, names: Sequence[str]) -> dict[str, Array]:
@@ -278,10 +301,20 @@ def _read_csv(
         def read(file: BinaryIO) -> tuple[Any, list[str]]:
             from pyarrow import csv, string
 
+            line = first_line(file.read(HEAD_BYTES))
+            file.seek(0)
             types = dict.fromkeys(texts, string())
             options = csv.ConvertOptions(column_types=types, include_columns=list(only))
-            table = csv.read_csv(file, convert_options=options)
-            return table, table.column_names
+            try:
+                table = csv.read_csv(file, convert_options=options)
+            except Exception as error:
+                if (said := _broken(file, str(error), line, names)) is None:
+                    raise
+                raise DataError(said) from None
+            known = table.column_names
+            if absent := [name for name in names if not only and name not in known]:
+                raise DataError(_absent(absent, known) + lacking(line, names))
+            return table, known
 
         return _opened(path, read)
 
@@ -321,6 +354,20 @@ def _read_csv(
     return arrays
 
 
+def _broken(file: BinaryIO, said: str, line: str, names: Sequence[str]) -> str | None:
+    """What keeps rows of a CSV from being read, where it is their length: with the row, which one thread counts."""
+    from pyarrow import csv
+
+    if broken(said, line, names) is None:
+        return None
+    file.seek(0)
+    try:
+        csv.read_csv(file, read_options=csv.ReadOptions(use_threads=False))
+    except Exception as error:
+        said = str(error)
+    return broken(said, line, names)
+
+
 def _is_whole(text: str) -> bool:
     return re.fullmatch(r"\s*[+-]?[0-9]+\s*", text) is not None
 
@@ -335,15 +382,17 @@ def _opened(path: Path, read: Callable[[BinaryIO], tuple[Any, list[str]]]) -> tu
         with path.open("rb") as file:  # for Python's own words of why it cannot be
             return read(file)
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or _reason(error)}") from None
+        raise DataError(f"{path} cannot be read: {error.strerror or reason(error)}") from None
+    except DataError as error:
+        raise DataError(f"{path} cannot be used: {error}") from None
     except Exception as error:  # pyarrow's own, which differ by version
-        raise DataError(f"{path} is no table, or it is damaged: {_reason(error)}") from None
+        raise DataError(f"{path} is no table, or it is damaged: {reason(error)}") from None
 
 
 def _arrays(path: Path, names: Sequence[str], table: Any, known: Sequence[str]) -> dict[str, Array]:
     """The columns `names` of a table of Arrow's. Raises DataError where one is not there, or cannot be used."""
     if absent := [name for name in names if name not in known]:
-        raise DataError(_absent(path, absent, known))
+        raise DataError(f"{path} cannot be used: {_absent(absent, known)}")
     if twice := [name for name in names if known.count(name) > 1]:
         raise DataError(f"{path} has more than one column {twice[0]}; expected one of each name")
     try:
@@ -393,13 +442,29 @@ def _array(name: str, column: Any) -> Array:
     if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
         return np.asarray(column.to_numpy())
     if types.is_binary(kind):
+        rows = (row for row, value in enumerate(column.to_pylist()) if not _is_utf8(value))
+        if (row := next(rows, None)) is not None:  # so is a CSV's column read
+            raise DataError(
+                f"column {name} has a text that is not UTF-8, the first in row {row}; save it as UTF-8"
+            )
         raise DataError(f"column {name} is bytes; expected numbers, truth values, or texts in UTF-8")
+    if types.is_decimal(kind):
+        raise DataError(f"column {name} is {kind}; expected numbers of 64 bits or less: write it as float64")
     raise DataError(f"column {name} is {kind}; expected numbers, truth values or texts")
 
 
-def _absent(path: Path, absent: Sequence[str], known: Sequence[str]) -> str:
-    return f"{path} has no {', no '.join(absent)}; it has {', '.join(known) or 'nothing'}"[:500]
+def _is_utf8(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
-def _reason(error: Exception) -> str:
+def _absent(absent: Sequence[str], known: Sequence[str]) -> str:
+    return f"it has no {', no '.join(absent)}; it has {', '.join(known) or 'nothing'}"[:500]
+
+
+def reason(error: Exception) -> str:
+    """The first line of what a library says."""
     return str(error).partition("\n")[0].partition("If you trust")[0].strip() or type(error).__name__

@@ -1,10 +1,34 @@
-"""What a process of a pool does first when it is to train models or to run somebody's code."""
+"""Pools of processes that train models or run somebody's code, and what such a process does first."""
 
+import atexit
 import multiprocessing
 import os
 import signal
 import threading
+from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import connection
+from weakref import WeakSet
+
+#: Those of this process.
+_pools: "WeakSet[ProcessPoolExecutor]" = WeakSet()
+
+
+def spawned_pool(processes: int, niceness: int = 0) -> ProcessPoolExecutor:
+    """A pool of so many processes that begin by `begin_worker`.
+
+    Who makes it shuts it down. One that serves as long as this process does is shut down at its end: where Python takes
+    its modules apart first, what is left of a pool complains on standard error.
+    """
+    context = multiprocessing.get_context("spawn")  # a fork of a process with running threads may hang
+    pool = ProcessPoolExecutor(processes, context, initializer=begin_worker, initargs=(niceness,))
+    _pools.add(pool)
+    return pool
+
+
+@atexit.register
+def _shut_down() -> None:
+    for pool in list(_pools):
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def begin_worker(niceness: int = 0) -> None:

@@ -7,6 +7,7 @@ SkewedTask      samples whose mix over the strata is skewed, and which effort br
     WorkloadTask(images, labels)                            # for an architecture that comes with fedpeer
 """
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -17,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedpeer.learning.errors import DataError
-from fedpeer.learning.images import read_images
+from fedpeer.learning.images import left_out, read_images
 from fedpeer.learning.labels import whole_labels
 from fedpeer.learning.partition import LabelMix, draw_rows, majority_minority, toward_reference
 from fedpeer.learning.samples import Samples
@@ -39,6 +40,8 @@ from participant.adapters.fitting import check_finite, check_moved, differing, r
 from participant.adapters.following import keep, wished
 from participant.errors import TaskError
 from participant.task import Counts, Task, Trained, TrainingRound, Weights
+
+_log = logging.getLogger("participant")
 
 
 class WorkloadTask(Task):
@@ -307,7 +310,10 @@ def read(path: Path, terms: Terms) -> Samples:
     if path.is_dir():
         if not terms.classes:
             raise DataError(f"{path} is a folder, and the task has no class names to know its sub-folders by")
-        return read_images(path, terms.classes)
+        samples = read_images(path, terms.classes)
+        for note in left_out(path, terms.classes):
+            _log.warning("%s", note)
+        return samples
     if terms.columns is not None:
         strata = terms.strata
         return read_samples(path, terms.columns, terms.classes or None, beside_of(strata), codes_of(strata))

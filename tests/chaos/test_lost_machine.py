@@ -69,6 +69,45 @@ def serving(state: Path, log: Path, *prefix: str) -> Iterator[None]:
         served.wait()
 
 
+#: Holds a lease, and says whether it does still, whenever it is asked.
+_HOLDER = """
+import sys
+from sqlalchemy.engine import make_url
+from coordinator.storage.lease import Lease
+from fedpeer.audit.sql.database import Database
+database = Database(sys.argv[1])
+with database.read():  # a connection in the pool
+    pass
+lease = Lease(make_url(sys.argv[1]))
+lease.take()
+print(lease.held(), flush=True)
+sys.stdin.readline()
+print(lease.held(), flush=True)
+try:
+    with database.read():
+        pass
+except Exception as error:
+    print(type(error).__name__, flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_who_asks_a_database_whose_line_is_cut_hears_of_it_and_does_not_wait_for_minutes() -> None:
+    """What is on its way keeps TCP asking, more and more rarely, whatever keepalives say."""
+    with line() as (namespace, end), postgresql_server(HERE) as server:
+        database = server.url.partition("@")[0] + f"@{HERE}/postgres"
+        command = ["ip", "netns", "exec", namespace, sys.executable, "-P", "-c", _HOLDER, database]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+            try:
+                assert holder.stdout is not None
+                assert holder.stdout.readline() == "True\n"
+                run("-n", namespace, "link", "set", end, "down")
+                said, _ = holder.communicate("now\n", timeout=PATIENCE)
+            finally:
+                holder.kill()
+        assert said.splitlines() == ["False", "DatabaseUnreachable"]
+
+
 def leads(log: Path) -> bool:
     return "this process leads" in log.read_text()
 

@@ -58,7 +58,7 @@ ARRAYS: dict[str, tuple[dict[str, Any], str]] = {
     "flat": ({"images": IMAGES[:, 0]}, "samples, channels, height, width"),
     "fewer labels": ({"labels": LABELS[:4]}, "one label an image"),
     "nothing": ({"images": IMAGES[:0], "labels": LABELS[:0]}, "its labels are 0 of"),
-    "objects": ({"labels": LABELS.astype(object)}, "Object arrays cannot be loaded"),
+    "objects": ({"labels": LABELS.astype(object)}, "an array of Python.s objects"),
 }
 
 

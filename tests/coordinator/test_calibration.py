@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tomllib
+from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,13 +17,15 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from coordinator.calibration import basis, check_calibration, replace_file, with_placeholders, written
+from coordinator.calibration import Kept, basis, check_calibration, replace_file, with_placeholders, written
 from coordinator.cli import app
 from coordinator.config import CalibrationSection, TaskConfig, parse_config
-from coordinator.errors import FolderError, MarketTaskError
+from coordinator.errors import CoordinatorError, FolderError, MarketTaskError
 from coordinator.opening import prepare_task, repriced
+from coordinator.staging import staged
 from fedpeer.cli.calibrate import AUDIT_GAIN, calibrate
 from fedpeer.cli.errors import CommandError
+from fedpeer.evidence.gaps import MeasuredGaps
 from fedpeer.learning.models import initial_weights
 from fedpeer.protocol.model_file import encode_model
 from fedpeer.text_files import read_text
@@ -60,6 +63,24 @@ validation = 300
 
 #: Seconds: models are trained, on a machine that runs other tests beside them.
 pytestmark = [pytest.mark.timeout(300), pytest.mark.long]
+
+
+@pytest.fixture(autouse=True)
+def kept(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where measurements are kept, with none in it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder := tmp_path_factory.mktemp("cache")))
+    return folder / "fedpeer" / "calibrations"
+
+
+@pytest.fixture
+def untrained(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who trains models fails."""
+
+    def measure(*_: object) -> None:
+        raise AssertionError("models are trained")
+
+    monkeypatch.setattr("fedpeer.cli.calibrate.measure", measure)
+
 
 #: The command by itself.
 alone = typer.Typer()
@@ -313,6 +334,7 @@ def test_calibrating_a_file_gives_numbers_that_it_can_be_opened_with(tmp_path: P
     assert list(tmp_path.iterdir()) == [file]
 
 
+@pytest.mark.usefixtures("untrained")
 def test_mistakes_are_said_before_anything_is_trained(tmp_path: Path) -> None:
     file = tmp_path / "task.toml"
     file.write_text(FILE)
@@ -324,13 +346,58 @@ def test_mistakes_are_said_before_anything_is_trained(tmp_path: Path) -> None:
             "starts is [0.98, 0.3]; expected the least before",
         ),
         (("--costs", "1e-7", "2"), "costs is [1e-07, 2.0]; expected at least 0.000001 credits"),
+        (("--costs", "1", "1e16"), "costs is [1.0, 1e+16]; expected less: a degree of 0.2 in 2 rounds of 4"),
+        (
+            ("--costs", "1", "1", "--budget", "1"),
+            "budget is 1.0; expected at least 5.6 credits for a degree of 0.2",
+        ),
+        (("--costs", "1", "2", "--budget", "0"), "budget is 0.0; expected a finite number above 0"),
+        (("--costs", "1", "2", "--budget", "nan"), "budget is nan; expected a finite number above 0"),
+        (("--costs", "1", "2", "--budget", "1e10"), "expected at most 9007199255 credits"),
+        (("--costs", "1", "2", "--audit-gain", "inf"), "--audit-gain is inf; expected a finite number"),
     ):
         refused = CliRunner().invoke(alone, [str(file), *arguments])
         assert said in str(refused.exception)
         assert isinstance(refused.exception, MechanismError | MarketTaskError | CommandError)
 
 
-def test_a_dry_run_says_all_in_words_and_leaves_the_file(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("untrained")
+def test_a_file_that_another_process_is_replacing_is_refused_before_anything_is_trained(
+    tmp_path: Path,
+) -> None:
+    (file := tmp_path / "task.toml").write_text(FILE)
+    with staged(file):
+        refused = CliRunner().invoke(alone, [str(file), "--costs", "1", "2"])
+    assert "another process is making" in str(refused.exception)
+    assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.usefixtures("untrained")
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("budget_micro = 1000000", "budget is 1.0; expected at least 5.6 credits"),
+        ("budget_micro = 'all'", "budget_micro"),
+        ("budget_micro = 0", "budget is 0.0"),
+        ("payment = 'log'", "payment is 'log'; expected a table"),
+        ("payment = {name = 'log', slope = 1}", "slope"),
+        ("payment = {name = 'log', exponent = 2}", "exponent"),
+    ],
+)
+def test_a_file_that_could_not_take_the_numbers_is_refused_before_anything_is_trained(
+    tmp_path: Path, line: str, said: str
+) -> None:
+    file, ours = tmp_path / "task.toml", 'payment = {name = "log"}  # inline'
+    assert ours in FILE
+    file.write_text(FILE.replace(ours, line if line.startswith("payment") else f"{line}\n{ours}"))
+    refused = CliRunner().invoke(alone, [str(file), "--costs", "1", "1"])
+    assert said in str(refused.exception)
+    assert isinstance(refused.exception, MechanismError | CoordinatorError)
+
+
+def test_a_dry_run_says_all_in_words_and_leaves_the_file_and_what_it_measured_serves_other_wishes(
+    tmp_path: Path, kept: Path, request: pytest.FixtureRequest
+) -> None:
     file = tmp_path / "task.toml"
     file.write_text(FILE)
     asked = [str(file), "--costs", "0.2", "0.4", "--shadows", "78", "--dry-run", "--audit-gain", "0.4"]
@@ -344,3 +411,43 @@ def test_a_dry_run_says_all_in_words_and_leaves_the_file(tmp_path: Path) -> None
     for words in said:
         assert words in shown.output
     assert file.read_text() == FILE
+    [measured] = kept.iterdir()
+    request.getfixturevalue("untrained")
+    # What the effort costs, and a little: who makes none is not kept from it by so little.
+    poor = CliRunner().invoke(alone, [*asked, "--budget", "2.3"])
+    assert "budget is 2.3; expected at least" in str(poor.exception)
+    assert f"What was measured is kept in {measured}" in poor.stderr
+    again = CliRunner().invoke(alone, asked)
+    assert f"Measured by an earlier call, {datetime.now(UTC).year}" in again.output
+    assert again.output.splitlines()[1:] == shown.output.splitlines()
+    damaged = measured.read_text().replace("kappa", "kapp")
+    for text in ("", "[]", damaged):  # is measured again
+        measured.write_text(text)
+        assert "models are trained" in str(CliRunner().invoke(alone, asked).exception)
+
+
+def test_what_is_kept_is_of_this_model_recipe_and_data_and_of_these_shadows(tmp_path: Path) -> None:
+    config = task()
+    prepared = prepare_task(config, 0.0)
+    places = {Kept(prepared, config, 78).path, Kept(prepared, config, 79).path}
+    for changes in (
+        {"recipe": {"epochs": 3}},
+        {"data": {"dataset": "digits", "validation": 301}},
+        {"seed": 8},
+    ):
+        other = task(**changes)
+        places.add(Kept(prepare_task(other, 0.0), other, 78).path)
+    assert len(places) == 5
+    dearer = config.model_copy(update={"Q": Decimal(900)})
+    assert Kept(prepare_task(dearer, 0.0), dearer, 78).path in places
+
+
+def test_what_cannot_be_kept_is_measured_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (file := tmp_path / "cache").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(file))
+    config = task()
+    keeper = Kept(prepare_task(config, 0.0), config, 78)
+    assert not keeper.put(MeasuredGaps(1.0, 1.0, 1.0, 78, 200, 19, 0.95, 1.0, 0.1))
+    assert keeper.find() is None

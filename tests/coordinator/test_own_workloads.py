@@ -312,6 +312,16 @@ def test_data_may_come_from_a_factory_or_a_folder_of_images(folder: Path) -> Non
         Image.new("L", (8, 8), 90).save(folder / "pets" / name / "one.png")
     pets = prepared(folder, "custom", 'folder = "pets"', 'initial_model = "start"')
     assert pets.row.terms.classes == ("cat", "dog")
+    assert pets.data is not None
+    assert pets.data.notes == ()
+    (folder / "pets" / "cat" / "two.gif").write_bytes(b"GIF89a")
+    pets = prepared(folder, "custom", 'folder = "pets"', 'initial_model = "start"')
+    assert any(
+        "1 file that is left out (1 .gif; the first is cat/two.gif)" in doubt for doubt in prove(pets).doubts
+    )
+    (folder / "pets" / "cat" / "one.png").unlink()
+    with pytest.raises(MarketTaskError, match=r"pets/cat has no image .*remove it .*\(1 \.gif; "):
+        prepared(folder, "custom", 'folder = "pets"', 'initial_model = "start"')
 
 
 def test_a_data_set_of_pairs_becomes_samples(folder: Path) -> None:

@@ -68,6 +68,28 @@ def test_workers_end_with_a_parent_that_is_killed(pool: str, tmp_path: Path) -> 
     assert parent.stdout.read() == ""
 
 
+def test_workers_that_serve_as_long_as_the_process_end_with_it_in_silence(tmp_path: Path) -> None:
+    script = tmp_path / "process.py"
+    script.write_text(
+        textwrap.dedent(
+            """
+            import os
+            from coordinator.shadow_workers import ShadowWorkers
+
+            if __name__ == "__main__":
+                os.kept = ShadowWorkers(1)  # in a module that Python takes apart after those of the pool
+                print(os.kept.submit(os.getpid).result())
+            """
+        )
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    ended = subprocess.run(
+        [sys.executable, script], capture_output=True, text=True, env=environment, check=False
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.strip().isdecimal()
+
+
 def test_a_device_that_is_not_there_is_refused_before_anything_starts() -> None:
     check_device("")
     check_device("cpu")

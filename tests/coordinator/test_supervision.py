@@ -113,6 +113,17 @@ async def test_a_duty_ends_by_returning_and_with_the_service() -> None:
         assert value(metrics, "fedpeer_duty_restarts_total", duty=name) is None
 
 
+async def test_pauses_double_up_to_the_limit_of_the_duty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coordinator.supervision, "_RETRY_SECONDS", 1e-6)
+    for limit, pauses in ((2e-6, [1, 2, 2, 2, 2, 2]), (8e-6, [1, 2, 4, 8, 8, 8])):
+        supervisor, work = Supervisor(Metrics(), lambda _: None), Work(*[ValueError() for _ in range(6)])
+        with capture_logs() as lines:
+            supervisor.begin("a duty", work, limit=limit)
+            await work.going_on.wait()
+        assert [round(line["seconds"] * 1e6) for line in lines] == pauses
+        await supervisor.stop()
+
+
 async def test_a_line_that_cannot_be_logged_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")

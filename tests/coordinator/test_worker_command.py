@@ -153,21 +153,36 @@ def test_nothing_of_a_scheduler_or_a_worker_is_shown_without_a_certificate(place
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('[workers]\nexecutor = "dask://there:99999"', "workers.executor: expected a port from 1 to 65535"),
-        ('[workers]\nexecutor = "dask://there:0"', "workers.executor: expected a port from 1 to 65535"),
+        (
+            '[workers]\nexecutor = "dask://there:99999"',
+            "workers.executor is 'dask://there:99999'; expected a port from 1 to 65535",
+        ),
+        (
+            '[workers]\nexecutor = "dask://there:0"',
+            "workers.executor is 'dask://there:0'; expected a port from 1 to 65535",
+        ),
         ("[workers]\nwait_seconds = inf", "workers.wait_seconds is inf; expected a finite number"),
         ("[server]\nabsence_seconds = nan", "server.absence_seconds is nan; expected a finite number"),
         (
             '[s3]\nbucket = "models"\nendpoint = "http://there:99999"',
-            "s3.endpoint: expected a port from 1 to 65535",
+            "s3.endpoint is 'http://there:99999'; expected a port from 1 to 65535",
         ),
-        ('[s3]\nbucket = ".."', "s3.bucket: expected a bucket's name: 3 to 63 of"),
-        ('[s3]\nbucket = "10.0.0.1"', "s3.bucket: expected a bucket's name"),
-        ('[s3]\nbucket = "My_Models"', "s3.bucket: expected a bucket's name"),
-        ('[s3]\nbucket = "models"\nprefix = "a/../b"', "s3.prefix: expected what names begin with"),
-        ('[s3]\nbucket = "models"\nprefix = "/a"', "s3.prefix: expected what names begin with"),
-        ('[s3]\nbucket = "models"\nendpoint = "there:9000"', "s3.endpoint: expected the store's URL"),
-        ('[s3]\nbucket = "models"\nendpoint = "http://there/"', "s3.endpoint: expected the store's URL"),
+        ('[s3]\nbucket = ".."', "s3.bucket is '..'; expected a bucket's name: 3 to 63 of"),
+        ('[s3]\nbucket = "10.0.0.1"', "s3.bucket is '10.0.0.1'; expected a bucket's name"),
+        ('[s3]\nbucket = "My_Models"', "s3.bucket is 'My_Models'; expected a bucket's name"),
+        (
+            '[s3]\nbucket = "models"\nprefix = "a/../b"',
+            "s3.prefix is 'a/../b'; expected what names begin with",
+        ),
+        ('[s3]\nbucket = "models"\nprefix = "/a"', "s3.prefix is '/a'; expected what names begin with"),
+        (
+            '[s3]\nbucket = "models"\nendpoint = "there:9000"',
+            "s3.endpoint is 'there:9000'; expected the store's URL",
+        ),
+        (
+            '[s3]\nbucket = "models"\nendpoint = "http://there/"',
+            "s3.endpoint is 'http://there/'; expected the store's URL",
+        ),
         ('[s3]\nendpoint = "http://there:9000"', "s3: endpoint is given and no bucket"),
         ('[s3]\nprefix = "market-a"', "s3: prefix is given and no bucket"),
     ],

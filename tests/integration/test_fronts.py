@@ -24,17 +24,18 @@ import numpy as np
 import pytest
 from cryptography import x509
 from sqlalchemy import text
+from structlog.testing import capture_logs
 
 from coordinator.control_socket import progress, round_progress
 from coordinator.errors import AlreadyServed, ServeError
 from coordinator.folder import StateFolder
-from coordinator.fronts import _gone, _keep_lease, _taken_again, _watch_folder, serve_fronts
+from coordinator.fronts import _Front, _gone, _keep_lease, _taken_again, _watch_folder, serve_fronts
 from coordinator.operator import Operator
 from coordinator.server import Coordinator, Front
 from coordinator.storage.lease import _FOLDER_CLASS, FolderLease, Lease
 from coordinator.storage.schema import migrate
 from coordinator.storage.store import MarketStore
-from fedpeer.audit.sql.database import Database
+from fedpeer.audit.sql.database import Database, parse_url
 from fedpeer.audit.sql.errors import LeaseTaken
 from fedpeer.protocol.errors import Code, refusal_of
 from fedpeer.protocol.model_file import encode_model
@@ -548,6 +549,47 @@ async def test_a_database_is_served_from_one_folder(tmp_path: Path, monkeypatch:
         with pytest.raises(LeaseTaken):
             await _taken_again(lease)
         other.release()
+        schema.close()
+
+
+async def test_a_database_that_is_away_for_long_is_asked_again_as_soon_as_at_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within ten seconds of its return one of the fronts leads."""
+    monkeypatch.setattr("coordinator.fronts._RETRY_SECONDS", 1e-3)
+    monkeypatch.setattr("coordinator.fronts._AWAY_SECONDS", 2e-3)
+    away = parse_url("postgresql+psycopg://market@127.0.0.1:1/market")
+    with capture_logs() as lines:
+        asking = asyncio.create_task(_taken_again(FolderLease(away, "mark")))
+        await until(lambda: asking.done() or len(lines) >= 8)
+        asking.cancel()
+    assert [line["seconds"] for line in lines[:4]] == [1e-3, 2e-3, 2e-3, 2e-3]
+
+
+async def test_a_front_that_has_ended_is_started_again_once_the_database_is_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coordinator.fronts._RETRY_SECONDS", math.inf)
+    with scratch_url("postgresql", tmp_path) as database:
+        schema = Database(database)
+        migrate(schema)
+        lease = FolderLease(schema.url, "mark")
+        lease.take()
+        front_ = _Front(0, ["--state", str(tmp_path / "nothing")])
+        front_.serving.set_result(None)  # as it has before
+        with capture_logs() as lines:
+            keeping = (
+                asyncio.create_task(front_.keep()),
+                asyncio.create_task(_keep_lease(lease, front_.hurry)),
+            )
+            await until(lambda: len(lines) == 1)  # its end
+            with schema.begin() as connection:
+                [broken] = set(holders(schema))
+                connection.execute(text("SELECT pg_terminate_backend(:pid)"), {"pid": broken})
+            await until(lambda: sum("started again" in line["event"] for line in lines) == 2)
+            for task in keeping:
+                task.cancel()
+        lease.release()
         schema.close()
 
 

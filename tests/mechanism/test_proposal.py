@@ -14,7 +14,7 @@ from mechanism.effort import ExponentialEffort
 from mechanism.errors import FieldError
 from mechanism.gap_bound import GapBound
 from mechanism.payment import Log
-from mechanism.proposal import MARGIN, Wishes, propose, rounded, scales
+from mechanism.proposal import MARGIN, Wishes, least_bill, propose, rounded, scales
 from mechanism.settlement import MICRO
 from tests.mechanism.stationary_points import log_stationary
 
@@ -69,6 +69,7 @@ def test_nobody_is_above_the_wanted_degree_in_any_equilibrium(
     assert made.greatest.degree.max() <= wanted + 1e-9
     assert (made.least.degree <= made.greatest.degree + 1e-9).all()
     assert made.greatest.utility.min() >= -1e-9
+    assert float(made.bill) >= least_bill(wishes) * (1 - 1e-6)
     assert float(made.payment.scale) <= float(made.sure) * MARGIN * 1.001
 
 
@@ -85,9 +86,17 @@ def test_a_budget_is_spent_on_the_coefficient_and_never_exceeded() -> None:
 
 def test_a_budget_that_is_too_small_names_one_that_does() -> None:
     with pytest.raises(FieldError, match="at least") as refused:
-        propose(BOUND, replace(WISHES, budget=5.0))
+        propose(BOUND, replace(WISHES, budget=least_bill(WISHES) * 1.01))
     enough = float(refused.value.expected.split()[2])
     assert float(propose(BOUND, replace(WISHES, budget=enough)).bill) == pytest.approx(enough, rel=0.01)
+
+
+def test_a_budget_below_what_the_effort_costs_is_refused_whatever_the_bound_is() -> None:
+    with pytest.raises(FieldError, match="the effort itself costs"):
+        replace(WISHES, budget=least_bill(WISHES) * 0.99)
+    # The dearest of copies: eight that start at 0.9, three rounds.
+    copies = replace(WISHES, costs=(1.0, 1.0), starts=(0.9, 0.9))
+    assert least_bill(copies) == pytest.approx(8 * 3 * 0.7)
 
 
 def test_a_liar_loses_a_rounds_pay_and_what_it_saved() -> None:

@@ -43,6 +43,13 @@ LOCK_TIMEOUT_S = 30.0
 #: largest of the ledger's.
 MAX_VALUE_BYTES = 32 << 20
 
+#: A peer whose machine is gone is given up after 3 + 2 * 2 s where nothing is on its way; the default is two hours.
+KEEPALIVES = {"keepalives_idle": "3", "keepalives_interval": "2", "keepalives_count": "2"}
+
+#: So is one that does not take what is on its way, in milliseconds, and one that does not answer a new connection, in
+#: seconds: TCP alone asks again after minutes, when the peer is long back.
+_UNANSWERED = {"tcp_user_timeout": "7000", "connect_timeout": "10"}
+
 #: The schema's revisions, the oldest first; `coordinator.storage.migrations` has the step to each.
 REVISIONS = ("0001",)
 
@@ -75,7 +82,7 @@ class Database:
                 options["creator"] = self.read_only_connection if read_only else self._new_sqlite_connection
         else:
             options["pool_pre_ping"] = True
-        self._engine = create_engine(self.url, **options)
+        self._engine = create_engine(noticing(self.url), **options)
         if self.dialect == "sqlite":
             event.listen(self._engine, "connect", self._configure_sqlite)
 
@@ -393,6 +400,14 @@ def shown(url: URL) -> str:
     if host.startswith("/"):  # a socket's folder, which no URL has before its path
         host, here = "", f"?host={host}"
     return f"{url.drivername}://{host}{port}/{url.database or url.query.get('dbname', '')}{here}{service}"
+
+
+def noticing(url: URL) -> URL:
+    """A URL whose connections notice within ten seconds that a PostgreSQL server is gone; what it says itself stays."""
+    if url.get_backend_name() != "postgresql":
+        return url
+    given = {**KEEPALIVES, **_UNANSWERED}
+    return url.update_query_dict({name: value for name, value in given.items() if name not in url.query})
 
 
 def sqlite_file(url: URL) -> Path | None:

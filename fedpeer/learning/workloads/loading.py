@@ -16,7 +16,6 @@ import ast
 import hashlib
 import importlib
 import json
-import multiprocessing
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -36,7 +35,7 @@ import numpy as np
 from fedpeer.extras import missing
 from fedpeer.learning.errors import LearningError, ModelError, WorkloadError
 from fedpeer.learning.samples import Samples, Weights
-from fedpeer.learning.workers import begin_worker
+from fedpeer.learning.workers import spawned_pool
 from fedpeer.learning.workloads.protocol import (
     HasGradients,
     HasStacks,
@@ -260,7 +259,7 @@ def apart(function: Callable[..., Result], *arguments: Any) -> Result:
     Raises:
         WorkloadError: the process died.
     """
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=begin_worker) as pool:
+    with spawned_pool(1) as pool:
         try:
             return pool.submit(function, *arguments).result()
         except BrokenProcessPool as error:
@@ -367,9 +366,7 @@ class IsolatedWorkload:
         try:
             with self._lock:
                 if self._pool is None:
-                    # Spawned: a fork of a process with running threads may hang.
-                    context = multiprocessing.get_context("spawn")
-                    self._pool = ProcessPoolExecutor(1, context, initializer=begin_worker)
+                    self._pool = spawned_pool(1)
                 future = self._pool.submit(_answer, self._source, method, arguments)
             return future.result()
         except BrokenProcessPool as error:

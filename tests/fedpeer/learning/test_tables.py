@@ -1,5 +1,7 @@
 """Tables and folders of images: read as a workload sees them, or refused in one sentence."""
 
+import codecs
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ from PIL import Image
 from pyarrow import csv, parquet
 
 from fedpeer.learning.errors import DataError
-from fedpeer.learning.images import class_folders, read_images
+from fedpeer.learning.images import class_folders, left_out, read_images
 from fedpeer.learning.strata import column_of, texts_of
 from fedpeer.learning.tables import layout_of, read_columns, read_samples
 from mechanism.workload import Columns
@@ -99,7 +101,7 @@ def test_csv_files_without_rows_or_with_empty_texts_are_refused(tmp_path: Path) 
     with pytest.raises(DataError, match="it has no rows"):
         read_columns(path, ["hour"])
     path.write_bytes("hour,carrier\n1,Zürich\n".encode("latin-1"))
-    with pytest.raises(DataError, match=r"carrier is bytes; .*UTF-8"):
+    with pytest.raises(DataError, match=r"carrier has a text that is not UTF-8, the first in row 0"):
         read_columns(path, ["carrier"])
 
 
@@ -228,10 +230,99 @@ def test_a_file_that_is_none_is_refused_in_one_sentence(kind: str, tmp_path: Pat
     with pytest.raises(DataError, match="cannot be read: No such file"):
         read_columns(tmp_path / f"absent.{kind}", ["hour"])
     path.write_bytes(path.read_bytes()[:20] + b"\x00\xff\n,,,,,\n")
-    with pytest.raises(DataError, match=r"damaged|has no hour"):
+    with pytest.raises(DataError, match=r"damaged|zero bytes"):
         read_columns(path, ["hour"])
     with pytest.raises(DataError, match=r"expected a file that ends with \.npz"):
         read_columns(tmp_path / "table.xlsx", ["hour"])
+
+
+#: What a CSV may be that is none of ours, and what is said of it.
+TEXTS: dict[str, tuple[bytes, str]] = {
+    "semicolons": (b"hour;late\n1;0\n2;1\n", "it has hour;late; its values .* semicolons; .*commas"),
+    "semicolons and decimal commas": (b"hour;late\n1,5;0\n2,5;1\n", "by semicolons; .*a point before decimals"),
+    "tabs": (b"hour\tlate\n1\t0\n", "separated by tabs"),
+    "bars": (b"hour|late\n1|0\n", r"separated by bars \(\|\)"),
+    "spaces": (b"hour late\n1 0\n", "separated by spaces"),
+    "semicolons in a name": (b"hour;late\n1;0\n".replace(b"late", b"a,b"), "separated by semicolons"),
+    "UTF-16": ("hour,late\n1,0\n".encode("utf-16"), "it is UTF-16 text; save it as UTF-8"),
+    "UTF-16 without its mark": ("hour,late\n1,0\n".encode("utf-16-le"), "it has zero bytes, as UTF-16"),
+    "UTF-32": ("hour,late\n1,0\n".encode("utf-32"), "it is UTF-32 text"),
+    "Latin-1 names": ("stünde,late\n1,0\n".encode("latin-1"), "its first line is not UTF-8 text; save it as UTF-8"),
+    "Latin-1 values": ("hour,late\na,0\nü,1\n".encode("latin-1"), "hour has a text that is not UTF-8, .* row 1"),
+    "compressed": (gzip.compress(b"hour,late\n1,0\n"), "it is gzip, no CSV"),
+    "a workbook": (b"PK\x03\x04 and more", "it is a ZIP archive or a workbook, no CSV"),
+    "nothing": (b"", "it is empty; expected a line with the columns' names"),
+    "a mark alone": (codecs.BOM_UTF8, "it is empty"),
+    "blank lines alone": (b"\n\n \n", "it is empty"),
+    "names alone": (b"hour,late\n", "it has no rows"),
+    "no names": (b"1,0\n2,1\n", "it has 1, 0; its first line has '1', as rows have: expected the columns' names"),
+    "names with blanks": (b"hour, late\n1,0\n", "it has no late; .*letter by letter, .*not ' late'"),
+    "names in capitals": (b"Hour,Late\n1,0\n", "letter by letter, .*not 'Hour'"),
+    "a remark first": (b"# ours\nhour,late\n1,0\n", "names in its first line, with nothing before it"),
+    "a name twice": (b"hour,late,late\n1,0,1\n", "more than one column late"),
+    "a row that is longer": (b"hour,late\n1,0\n\n2,5,1\n", "row 1 has 3 values .* has 2 values: '2,5,1'; .*a point"),
+    "a row that is shorter": (b"hour,late\n1,0\n2\n", "row 1 has 1 value where .* has 2 values: '2'; give a value"),
+    "a line of blanks": (b"hour,late\n1,0\n  \n", "row 1 has 1 value .*leave out lines of blanks"),
+    "an open quotation mark": (b'hour,late\n"1,0\n2,1\n', "row 0 has 1 value .*close its quotation mark"),
+    "decimal commas": (b'hour,late\n"1,5",0\n2,1\n', "is no number is '1,5' in row 0: .* with a point"),
+    "thousands": (b'hour,late\n7,0\n"1,000",1\n', "is '1,000' in row 1: .*nothing between thousands"),
+    "thousands as the Swiss have them": (b"hour,late\n1'000,0\n2,1\n", "nothing between thousands"),
+    "a unit": (b"hour,late\n5%,0\n2,1\n", "is '5%' in row 0: write numbers without a unit"),
+    "a mark of what is missing": (b"hour,late\n5,0\n-,1\n", "is '-' in row 1: fill in what is missing"),
+    "an empty cell": (b"hour,late\n5,0\n,1\n", "hour has 1 places without a value, the first in row 1"),
+    "NaN": (b"hour,late\n5,0\nNaN,1\n", "hour has 1 places without a value, the first in row 1"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_what_a_csv_seems_to_be_is_said_and_never_taken_for_granted(name: str, tmp_path: Path) -> None:
+    text, said = TEXTS[name]
+    (path := tmp_path / "table.csv").write_bytes(text)
+    with pytest.raises(DataError, match=said) as refused:
+        read_samples(path, Columns(("hour",), "late", "array"), 2)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"hour,late\n1,0\n2,1\n",
+        codecs.BOM_UTF8 + b"hour,late\n1,0\n2,1\n",
+        b"\n\nhour,late\n1,0\n\n2,1\n\n",
+        b'"hour","late"\r\n"1",0\r\n2,"1"\r\n',
+        b"hour;x,late,hour\n9,0,1\n8,1,2\n",
+    ],
+)
+def test_a_mark_blank_lines_and_quotation_marks_change_nothing(text: bytes, tmp_path: Path) -> None:
+    (path := tmp_path / "table.csv").write_bytes(text)
+    found = read_samples(path, Columns(("hour",), "late", "array"), 2)
+    assert (np.asarray(found.inputs).tolist(), found.targets.tolist()) == ([[1], [2]], [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("texts", "first"),
+    [
+        (["3,5", "4,5"], "3,5"),
+        (["7", "1.234,5"], "1.234,5"),
+        (["7", "NA"], "NA"),
+        (["7", "n/a", "12 000"], "n/a"),
+        (["€5", "7"], "€5"),
+        (["7", "nan"], "nan"),
+    ],
+)
+def test_texts_that_are_nearly_numbers_are_no_names_until_somebody_says_so(
+    texts: list[str], first: str
+) -> None:
+    with pytest.raises(DataError, match=f"would be numbers but for {first!r} in row") as refused:
+        layout_of({"hour": np.array(texts)}, ["hour"])
+    assert 'layout = "named"' in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "texts", [["AA", "7"], ["0-9", "80+"], ["10.0.0.1", "10.0.0.2"], ["01", "1"], ["NA", "-"], ["2020-01-01"]]
+)
+def test_other_texts_are_names(texts: list[str]) -> None:
+    assert layout_of({"hour": np.array(texts)}, ["hour"]) == "named"
 
 
 def image(path: Path, size: tuple[int, int] = (4, 3), mode: str = "L", value: int = 255) -> None:
@@ -301,6 +392,54 @@ def test_hidden_folders_and_files_are_no_classes_and_no_images(tmp_path: Path) -
     image(hidden / "cat" / "a.png")
     image(hidden / "dog" / "a.png")
     assert read_images(hidden, class_folders(hidden)).targets.tolist() == [0, 1]
+
+
+def test_what_is_left_out_of_a_folder_of_images_is_said(tmp_path: Path) -> None:
+    for name in ("cat/a.png", "dog/b.PNG"):
+        image(tmp_path / name)
+    for name in ("cat/Thumbs.db", "dog/desktop.ini", "dog/.DS_Store", "dog/._b.png"):  # are nobody's images
+        (tmp_path / name).write_bytes(b"")
+    image(tmp_path / "__MACOSX" / "cat" / "._a.png")
+    (tmp_path / "README.txt").write_text("ours")
+    classes = class_folders(tmp_path)
+    assert (classes, left_out(tmp_path, classes)) == (("cat", "dog"), ())
+    for name in ("cat/a.gif", "cat/b.GIF", "dog/sub/c.heic", "dog/labels", "dog/d.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    image(tmp_path / "stray.jpg")
+    others, beside = left_out(tmp_path, classes)
+    assert (
+        "has 5 files that are left out (2 .gif, 1 .txt, 1 without a suffix, 1 .heic; the first is cat/a.gif)"
+        in others
+    )
+    assert "only what ends with .png, .jpg," in others
+    assert "has 1 image in no sub-folder, left out as of no class; the first is stray.jpg" in beside
+    assert read_images(tmp_path, classes).targets.tolist() == [0, 1]
+
+
+def test_folders_of_parts_that_have_folders_of_classes_are_asked_about(tmp_path: Path) -> None:
+    for part in ("train", "test"):
+        for name in ("cat", "dog"):
+            image(tmp_path / part / name / "a.png")
+    [said] = left_out(tmp_path, class_folders(tmp_path))
+    assert (
+        "from the sub-folders test, train, and no image right in them: all are deeper, in cat, dog." in said
+    )
+    image(tmp_path / "train" / "a.png")
+    assert left_out(tmp_path, class_folders(tmp_path)) == ()
+
+
+def test_who_has_one_class_alone_has_one_sub_folder(tmp_path: Path) -> None:
+    image(tmp_path / "dog" / "b.png")
+    assert read_images(tmp_path, ("cat", "dog")).targets.tolist() == [1]
+
+
+def test_a_link_that_leads_nowhere_is_no_image(tmp_path: Path) -> None:
+    image(tmp_path / "cat" / "a.png")
+    (tmp_path / "dog").mkdir()
+    (tmp_path / "dog" / "b.png").symlink_to(tmp_path / "gone.png")
+    with pytest.raises(DataError, match=r"b.png cannot be read as an image: .*No such file"):
+        read_images(tmp_path, ("cat", "dog"))
 
 
 @pytest.mark.parametrize("suffix", ["jpg", "png", "tif", "webp"])

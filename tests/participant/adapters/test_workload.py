@@ -335,7 +335,7 @@ def write_table(path: Path, columns: dict[str, np.ndarray[Any, Any]]) -> Path:
     return path
 
 
-def test_images_of_a_file_or_a_folder(tmp_path: Path) -> None:
+def test_images_of_a_file_or_a_folder(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     start = initial_weights("digits-cnn", 0)
     terms = terms_for(start, Recipe("digits-cnn", 1, 10, "adam", Decimal("0.01"), 30))
     np.savez(tmp_path / "mine.npz", images=np.zeros((20, 1, 8, 8), np.float32), labels=np.arange(20) % 10)
@@ -354,6 +354,10 @@ def test_images_of_a_file_or_a_folder(tmp_path: Path) -> None:
     mine = WorkloadTask(tmp_path)
     mine.prepare(replace(terms, classes=names))
     assert mine.counts() == (1,) * 10
+    assert not caplog.messages
+    (tmp_path / "a" / "2.heic").write_bytes(b"")
+    WorkloadTask(tmp_path).prepare(replace(terms, classes=names))
+    assert "1 file that is left out (1 .heic; the first is a/2.heic)" in caplog.text
 
 
 def test_wishes_are_followed_as_far_as_the_terms_allow_and_a_sentence_says_what_is_not(
