@@ -55,6 +55,12 @@ def test_every_kind_of_file_gives_the_same_samples(kind: str, tmp_path: Path) ->
     assert layout_of(arrays, ["hour", "carrier"]) == "named"
 
 
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()], ids=str)
+def test_a_parquet_s_texts_are_texts_however_they_lie_in_memory(kind: pa.DataType, tmp_path: Path) -> None:
+    path = stored(tmp_path, "parquet", carrier=pa.array(CARRIERS, kind))
+    assert read_columns(path, ["carrier"])["carrier"].tolist() == CARRIERS
+
+
 def test_lists_of_one_length_and_arrays_of_any_shape_are_inputs(tmp_path: Path) -> None:
     vectors = [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]]
     form = Columns(("vector",), "miles", "array")
