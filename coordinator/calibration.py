@@ -7,10 +7,12 @@ something else, and says where there is none.
 
 import hashlib
 import json
+import math
 import os
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from decimal import Decimal
 from importlib.metadata import version
 from pathlib import Path
@@ -144,29 +146,30 @@ def with_placeholders(document: dict[str, Any]) -> dict[str, Any]:
 class Kept:
     """Where what was measured is kept, so that other wishes than those that came of it take seconds.
 
-    A file of its own for what gaps hang on: the basis, the number of shadows, and the first model where the task file
-    says which it is. It lies in $XDG_CACHE_HOME/fedpeer/calibrations, else below ~/.cache.
+    A file of its own for what gaps hang on: the basis, the number of shadows, the first model where the task file says
+    which it is, and the versions of what trains and measures. It lies in $XDG_CACHE_HOME/fedpeer/calibrations, else
+    below ~/.cache.
     """
 
     def __init__(self, task: PreparedTask, config: TaskConfig, shadows: int) -> None:
         first = "" if config.seed is None else task.row.terms.initial_model.hex()
         held = {**vars(basis(task, config)), "first": first, "seed": SEED, "shadows": shadows}
-        self._of = hashlib.sha256(canonical_bytes({**held, "version": version("fedpeer")})).hexdigest()
+        trainers = {name: version(name) for name in ("fedpeer", "numpy", "scikit-learn", "torch")}
+        self._of = hashlib.sha256(canonical_bytes({**held, "versions": trainers})).hexdigest()
         self.path = _cache_folder() / "calibrations" / f"{self._of[:16]}.json"
 
-    def find(self) -> "tuple[MeasuredGaps, float] | None":
-        """What was measured, and when, seconds since the epoch; None where nothing is kept, or something else."""
+    def find(self) -> "tuple[MeasuredGaps, datetime] | None":
+        """What was measured, and when; None where nothing is kept, something else, or what no call has written."""
         from fedpeer.evidence.gaps import MeasuredGaps
 
         try:
             stored = json.loads(read_text(self.path))
-            if stored["of"] != self._of:
-                return None
-            gaps = MeasuredGaps(**stored["gaps"])
-            if not all(isinstance(figure, int | float) for figure in vars(gaps).values()):
-                return None
-            return gaps, float(stored["at"])
-        except (OSError, TextFileError, ValueError, TypeError, KeyError):
+            gaps, at = MeasuredGaps(**stored["gaps"]), datetime.fromtimestamp(stored["at"], UTC)
+            figures = vars(gaps).values()
+            positive = (gaps.phi, gaps.upsilon, gaps.kappa, gaps.shadows, gaps.held, gaps.training_seconds)
+            sound = all(math.isfinite(figure) for figure in figures) and min(positive) > 0
+            return (gaps, at) if sound and stored["of"] == self._of else None
+        except (OSError, TextFileError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
             return None
 
     def put(self, gaps: "MeasuredGaps") -> bool:

@@ -5,7 +5,6 @@ import math
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
-from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any
@@ -156,7 +155,7 @@ def _measured(
     keeper = Kept(task, config, shadows)
     if (found := keeper.find()) is not None:
         gaps, at = found
-        return gaps, datetime.fromtimestamp(at, UTC).isoformat(timespec="seconds"), keeper.path
+        return gaps, at.isoformat(timespec="seconds"), keeper.path
     with _status("training models") as status:
 
         def report(trained: int, of: int) -> None:

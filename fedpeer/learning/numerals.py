@@ -1,4 +1,6 @@
-"""Texts that stand for numbers, and those that nearly do: decimal commas, thousands, marks of what is missing."""
+"""Texts that stand for numbers, and those that nearly do: decimal commas, thousands, dashes, marks of what is
+missing or beyond what can be measured.
+"""
 
 import re
 from collections.abc import Sequence
@@ -11,6 +13,12 @@ _GROUPED = re.compile(
 
 #: A number with a unit.
 _WITH_UNIT = re.compile(r"\s*(?:[€$£¥]\s*[+-]?[0-9.,]+|[+-]?[0-9.,]+\s*[%€$£¥])\s*")
+
+#: Above or below what can be measured.
+_BOUND = re.compile(r"\s*[<>\u2264\u2265]=?\s*[+-]?[0-9]+(?:[.,][0-9]+)?\s*")
+
+#: A dash that word processors put in the place of a hyphen.
+_DASHED = re.compile(r"\s*[\u2212\u2013]\s*[0-9]+(?:[.,][0-9]+)?\s*")
 
 #: What people write where there is no value.
 _ABSENT = frozenset(
@@ -33,6 +41,10 @@ def advice(text: str) -> str:
         return "write numbers with a point before decimals, and nothing between thousands, as 1234.5"
     if _WITH_UNIT.fullmatch(text):
         return "write numbers without a unit"
+    if _BOUND.fullmatch(text):
+        return "write the number that stands for what is above or below what can be measured"
+    if _DASHED.fullmatch(text):
+        return "write a hyphen before numbers below zero, as -1.5"
     if text.strip().casefold() in _ABSENT:
         return "fill in what is missing, or leave such rows out"
     return ""

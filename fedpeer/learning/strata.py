@@ -8,6 +8,7 @@ them; here it becomes a number for each sample.
     codes = strata_of(strata, names).of(samples)             # the stratum of each sample, int64 in [0, S)
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from fedpeer.learning.workloads.loading import FactorySource
 
 Codes = npt.NDArray[np.int64]
+
+#: A whole number as int64 is written.
+_WHOLE = re.compile(r"-?(0|[1-9][0-9]*)")
 
 
 @dataclass(frozen=True)
@@ -83,6 +87,13 @@ def codes_of(strata: object) -> tuple[str, ...]:
     """The column whose values are the strata, by what they or a task file's section name; () for none."""
     column = getattr(strata, "column", None)
     return (column,) if column else ()
+
+
+def named_of(strata: object) -> tuple[str, ...]:
+    """The column of the terms' strata where not all of these are whole numbers; () for none."""
+    if not isinstance(strata, Column) or all(_WHOLE.fullmatch(value) for value in strata.values):
+        return ()
+    return (strata.column,)
 
 
 def quantiles_of(values: npt.ArrayLike, quantiles: int, of: str = "target") -> Quantiles:

@@ -8,7 +8,7 @@ lists of one length (an embedding) become arrays of shape (n, k). Nothing may be
 the table's author knows.
 
 A CSV does not say what is a number and what a name that looks like one: "01" is both. Where the column is one of strata
-it stays a text; where nobody has said, it is refused.
+it stays a text; where nobody has said, it is refused. Dates and times stay texts, as they are written.
 """
 
 import re
@@ -144,9 +144,11 @@ def read_samples(
     classes: Classes | None = None,
     beside: Sequence[str] = (),
     codes: Collection[str] = (),
+    named: Collection[str] = (),
 ) -> Samples:
     """`samples_of` the columns of a file. Arguments and errors as of it and `read_for`."""
-    return samples_of(read_for(path, form.inputs, form.target, classes, beside, codes), form, classes, beside)
+    arrays = read_for(path, form.inputs, form.target, classes, beside, codes, named)
+    return samples_of(arrays, form, classes, beside)
 
 
 def read_for(
@@ -156,6 +158,7 @@ def read_for(
     classes: Classes | None = None,
     beside: Sequence[str] = (),
     codes: Collection[str] = (),
+    named: Collection[str] = (),
 ) -> dict[str, Array]:
     """The columns that samples are made of, by name.
 
@@ -163,14 +166,17 @@ def read_for(
         classes: the target's. Where they have names the target is read as text: 1 and 1.0 are different names.
         beside: columns that strata need.
         codes: those of them whose values are the strata.
+        named: those of these whose strata have names: a file with some of them alone may have numbers, or truth
+            values, in their place.
 
     Raises:
         DataError: as `read_columns`.
     """
-    texts = () if classes is None or class_names(classes) is None else (target,)
+    texts = set() if classes is None or class_names(classes) is None else {target}
     both = {*inputs, target}
     plain = both.intersection([target, *codes]).difference(texts)
-    return read_columns(path, (*inputs, target, *beside), texts, set(codes) - both, plain)
+    texts |= set(named) - both
+    return read_columns(path, (*inputs, target, *beside), texts, set(codes) - both - texts, plain)
 
 
 def _inputs(arrays: Mapping[str, Array], form: Columns) -> Inputs:
@@ -318,7 +324,10 @@ def _read_csv(
 
         return _opened(path, read)
 
-    arrays = _arrays(path, names, *reading(texts))
+    table, known = reading(texts)
+    if dated := _dated(table, names):
+        table, known = reading({*texts, *dated})
+    arrays = _arrays(path, names, table, known)
     large = [
         name
         for name, array in arrays.items()
@@ -366,6 +375,17 @@ def _broken(file: BinaryIO, said: str, line: str, names: Sequence[str]) -> str |
     except Exception as error:
         said = str(error)
     return broken(said, line, names)
+
+
+def _dated(table: Any, names: Sequence[str]) -> list[str]:
+    """Those of the columns `names` that Arrow takes for dates or times, and have a value everywhere."""
+    from pyarrow import types
+
+    return [
+        field.name
+        for field, column in zip(table.schema, table.columns, strict=True)
+        if field.name in names and types.is_temporal(field.type) and not column.null_count
+    ]
 
 
 def _is_whole(text: str) -> bool:
@@ -426,7 +446,7 @@ def _array(name: str, column: Any) -> Array:
     kind = column.type
     if types.is_dictionary(kind):
         column, kind = column.cast(kind.value_type), kind.value_type
-    if types.is_string(kind) or types.is_large_string(kind):
+    if str(kind) in ("string", "large_string", "string_view"):  # Arrow before 16 has no test of the last
         return np.array(column.to_pylist(), dtype=np.str_)
     if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         lengths = {len(value) for value in column.to_pylist()}

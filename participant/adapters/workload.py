@@ -22,7 +22,7 @@ from fedpeer.learning.images import left_out, read_images
 from fedpeer.learning.labels import whole_labels
 from fedpeer.learning.partition import LabelMix, draw_rows, majority_minority, toward_reference
 from fedpeer.learning.samples import Samples
-from fedpeer.learning.strata import beside_of, codes_of
+from fedpeer.learning.strata import beside_of, codes_of, named_of
 from fedpeer.learning.tables import read_columns, read_samples, samples_of
 from fedpeer.learning.workloads.loading import WorkloadSource
 from fedpeer.learning.workloads.protocol import (
@@ -316,7 +316,8 @@ def read(path: Path, terms: Terms) -> Samples:
         return samples
     if terms.columns is not None:
         strata = terms.strata
-        return read_samples(path, terms.columns, terms.classes or None, beside_of(strata), codes_of(strata))
+        beside, codes, named = beside_of(strata), codes_of(strata), named_of(strata)
+        return read_samples(path, terms.columns, terms.classes or None, beside, codes, named)
     if path.suffix.lower() != ".npz":
         raise DataError(
             f"{path} is no .npz, and the task names no columns of a table; expected images and labels in an .npz, a "

@@ -8,6 +8,7 @@ import sys
 import tomllib
 from datetime import UTC, datetime
 from decimal import Decimal
+from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -451,3 +452,48 @@ def test_what_cannot_be_kept_is_measured_all_the_same(
     keeper = Kept(prepare_task(config, 0.0), config, 78)
     assert not keeper.put(MeasuredGaps(1.0, 1.0, 1.0, 78, 200, 19, 0.95, 1.0, 0.1))
     assert keeper.find() is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"at": 1e300},
+        {"at": float("nan")},
+        {"at": -1e18},
+        {"at": "1e5"},
+        {"phi": float("nan")},
+        {"phi": 0},
+        {"upsilon": float("inf")},
+        {"kappa": 10**400},
+        {"training_seconds": "1"},
+        {"of": "another"},
+    ],
+    ids=str,
+)
+def test_what_no_calibration_has_kept_is_not_read_but_measured_again(changes: dict[str, Any]) -> None:
+    config = task()
+    keeper = Kept(prepare_task(config, 0.0), config, 78)
+    gaps = MeasuredGaps(1.0, 1.0, 1.0, 78, 200, 19, 0.95, 1.0, 0.1)
+    assert keeper.put(gaps)
+    assert (found := keeper.find()) is not None
+    assert found[0] == gaps
+    document = json.loads(keeper.path.read_text())
+    for name, value in changes.items():
+        (document if name in document else document["gaps"])[name] = value
+    keeper.path.write_text(json.dumps(document))
+    assert keeper.find() is None
+    keeper.path.write_text("[" * 100_000)
+    assert keeper.find() is None
+
+
+@pytest.mark.parametrize("library", ["fedpeer", "numpy", "scikit-learn", "torch"])
+def test_another_version_of_what_trains_or_measures_measures_again(
+    library: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = task()
+    prepared = prepare_task(config, 0.0)
+    place = Kept(prepared, config, 78).path
+    monkeypatch.setattr(
+        "coordinator.calibration.version", lambda name: "0.0.1" if name == library else version(name)
+    )
+    assert Kept(prepared, config, 78).path != place

@@ -13,9 +13,9 @@ from pyarrow import csv, parquet
 
 from fedpeer.learning.errors import DataError
 from fedpeer.learning.images import class_folders, left_out, read_images
-from fedpeer.learning.strata import column_of, texts_of
+from fedpeer.learning.strata import column_of, named_of, strata_of, texts_of
 from fedpeer.learning.tables import layout_of, read_columns, read_samples
-from mechanism.workload import Columns
+from mechanism.workload import Column, Columns, Labels
 
 HOURS, MILES = [7, 12, 19, 23], [90.5, 10.0, 3.25, 0.0]
 CARRIERS, LATE = ["AA", "B6", "AA", "ü"], [True, False, False, True]
@@ -53,6 +53,12 @@ def test_every_kind_of_file_gives_the_same_samples(kind: str, tmp_path: Path) ->
     arrays = read_columns(path, ["hour", "miles", "carrier"])
     assert layout_of(arrays, ["hour", "miles"]) == "array"
     assert layout_of(arrays, ["hour", "carrier"]) == "named"
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.string_view()], ids=str)
+def test_a_parquet_s_texts_are_texts_however_they_lie_in_memory(kind: pa.DataType, tmp_path: Path) -> None:
+    path = stored(tmp_path, "parquet", carrier=pa.array(CARRIERS, kind))
+    assert read_columns(path, ["carrier"])["carrier"].tolist() == CARRIERS
 
 
 def test_lists_of_one_length_and_arrays_of_any_shape_are_inputs(tmp_path: Path) -> None:
@@ -125,6 +131,16 @@ WARD_FORM = Columns(("hour",), "late", "array")
         (["7", "12", "-1"], ("-1", "7", "12")),  # plain whole numbers keep their order
         ([str(2**64), str(2**64 + 1), "1"], ("1", str(2**64), str(2**64 + 1))),
         ([str(2**63), "01", "1"], ("01", "1", str(2**63))),
+        (["2024-02-01", "2024-01-02", "2024-01-02"], ("2024-01-02", "2024-02-01")),
+        (
+            ["2024-02-01 10:00:00", "2024-02-01T08:00:00Z", "1"],
+            ("1", "2024-02-01 10:00:00", "2024-02-01T08:00:00Z"),
+        ),
+        (
+            ["2024-02-01 10:00:00", "2024-02-01 08:00", "2024-02-01 08:00"],
+            ("2024-02-01 08:00", "2024-02-01 10:00:00"),
+        ),
+        (["10:00", "08:00:00", "10:00"], ("08:00:00", "10:00")),
     ],
 )
 def test_the_strata_of_a_csv_s_column_are_its_values_as_they_are_written(
@@ -134,6 +150,42 @@ def test_the_strata_of_a_csv_s_column_are_its_values_as_they_are_written(
     own = read_samples(path, WARD_FORM, 2, ("code",), ("code",)).column("code")
     assert column_of("code", own).values == strata
     assert texts_of(own, "code") == codes
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+@pytest.mark.parametrize(
+    ("values", "own"),
+    [
+        (["false", "true", "unknown"], np.array([True, False, True, True])),
+        (["1.5", "2.5", "more"], np.array([1.5, 2.5, 1.5, 1.5])),
+        (["7", "12", "12A"], np.array([7, 12, 7, 12])),
+    ],
+    ids=str,
+)
+def test_who_has_a_few_of_the_strata_has_them_by_their_names(
+    kind: str, values: list[str], own: np.ndarray, tmp_path: Path
+) -> None:
+    strata = Column("site", tuple(values))
+    path = stored(tmp_path, kind, site=own)
+    found = read_samples(path, FORM, 2, ("site",), ("site",), named_of(strata))
+    assert strata_of(strata, values).of(found).tolist() == [
+        values.index(str(v).lower()) for v in own.tolist()
+    ]
+    assert named_of(Column("site", ("-1", "7", "12"))) == named_of(Labels()) == ()
+
+
+def test_a_csv_s_dates_and_times_are_texts_and_lack_no_value(tmp_path: Path) -> None:
+    days = ["2024-01-02", "2024-01-03", "2024-01-02"]
+    path = written(tmp_path, day=days, at=["10:00", "11:00", "12:30"], **WARD)
+    arrays = read_columns(path, ["day", "at"])
+    assert (arrays["day"].tolist(), arrays["at"].tolist()) == (days, ["10:00", "11:00", "12:30"])
+    with pytest.raises(
+        DataError, match=r"day is text, .* the first that is no number is '2024-01-02' in row 0"
+    ):
+        read_samples(path, Columns(("hour", "day"), "late", "array"), 2)
+    path = written(tmp_path, day=["2024-01-02", "", "NA"], **WARD)
+    with pytest.raises(DataError, match="day has 2 places without a value, the first in row 1"):
+        read_columns(path, ["day"])
 
 
 def test_whole_numbers_beyond_int64_are_names_of_strata_in_every_kind_of_file(tmp_path: Path) -> None:
@@ -308,6 +360,9 @@ def test_a_mark_blank_lines_and_quotation_marks_change_nothing(text: bytes, tmp_
         (["7", "n/a", "12 000"], "n/a"),
         (["€5", "7"], "€5"),
         (["7", "nan"], "nan"),
+        (["7", "\u22125"], "\u22125"),
+        (["0.7", "<0.5"], "<0.5"),
+        ([">= 90", "7"], ">= 90"),
     ],
 )
 def test_texts_that_are_nearly_numbers_are_no_names_until_somebody_says_so(
@@ -319,7 +374,16 @@ def test_texts_that_are_nearly_numbers_are_no_names_until_somebody_says_so(
 
 
 @pytest.mark.parametrize(
-    "texts", [["AA", "7"], ["0-9", "80+"], ["10.0.0.1", "10.0.0.2"], ["01", "1"], ["NA", "-"], ["2020-01-01"]]
+    "texts",
+    [
+        ["AA", "7"],
+        ["0-9", "80+"],
+        ["10.0.0.1", "10.0.0.2"],
+        ["01", "1"],
+        ["NA", "-"],
+        ["2020-01-01"],
+        ["<18", "18-65"],
+    ],
 )
 def test_other_texts_are_names(texts: list[str]) -> None:
     assert layout_of({"hour": np.array(texts)}, ["hour"]) == "named"
