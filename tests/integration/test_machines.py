@@ -42,6 +42,7 @@ from tests.integration.market import (
     task_config,
     verified,
 )
+from tests.small_disk import Ballast, small_disk
 
 NAMES = ("ann", "bob", "cyd")
 
@@ -159,6 +160,15 @@ async def test_who_may_serve_beside_a_machine(tmp_path: Path) -> None:
             first.process.terminate()
             assert await asyncio.wait_for(first.process.wait(), PATIENCE) == 0
         assert not folder.addresses.exists()
+
+
+async def test_a_machine_starts_on_a_full_disk(tmp_path: Path) -> None:
+    with small_disk(tmp_path) as disk, scratch_url("postgresql", tmp_path) as database:
+        folder = make_folder(disk / "state", CONFIG + f"[storage]\ndatabase = {database!r}\n")
+        async with machine(folder, tmp_path / "first"):
+            Ballast(disk).fill()
+            async with machine(folder, tmp_path / "second"):
+                assert "commands do not hear of the addresses" in (tmp_path / "second").read_text()
 
 
 def test_a_command_names_the_machine_that_leads(
