@@ -38,6 +38,7 @@ from coordinator.command_output import (
     operator_of,
     print_json,
     show,
+    silent,
     written,
 )
 from coordinator.config import (
@@ -50,7 +51,7 @@ from coordinator.config import (
     split_address,
     validated_config,
 )
-from coordinator.control_socket import ANSWER_SECONDS, round_progress
+from coordinator.control_socket import round_progress
 from coordinator.errors import FolderError, MarketTaskError, PayoutError, ServeError
 from fedpeer.audit.sql.errors import StorageError
 from fedpeer.extras import unmet
@@ -751,10 +752,8 @@ def status(
             "tasks": [report.record(progress) for report in reports],
         }
         if service.serving and not service.answers:
-            note(
-                f"The coordinator that serves {state} has not answered for {ANSWER_SECONDS:g} seconds, or runs from "
-                "elsewhere: it is stopped, is starting, or waits for its disk or database. What was changed is kept."
-            )
+            why = silent(service.machine, str(state))
+            note(f"{why[0].upper()}{why[1:]}. What was changed is kept.")
         if as_json:
             print_json(record)
             return

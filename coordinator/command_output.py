@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
+from socket import gethostname
 from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
 import typer
@@ -16,7 +17,7 @@ from rich.console import RenderableType
 
 from coordinator.control_socket import ANSWER_SECONDS
 from fedpeer.streams import discard_output, nowhere
-from fedpeer.terminal import output
+from fedpeer.terminal import output, printable
 
 if TYPE_CHECKING:  # --help needs no extra, and does not wait for them
     from coordinator.operator import Notice, Operator
@@ -159,12 +160,21 @@ def conclude(operator: "Operator", refused: str = "") -> None:
             note("Recorded. No coordinator runs; the next one begins with it.")
         case Notice.UNCONFIRMED:
             note(
-                "Recorded, NOT CONFIRMED: the coordinator that serves this database has not answered for "
-                f"{ANSWER_SECONDS:g} seconds, or runs from elsewhere. Fronts take it up at once, on whichever "
-                "machine; another one when it goes on, at the next command that it answers, or when it is started "
-                "again. Do not repeat the command; `status` shows whether it answers."
+                f"Recorded, NOT CONFIRMED: {silent(operator.machine(), 'this database')}. Fronts take it up at once, "
+                "on whichever machine; another one when it goes on, at the next command that it answers, or when it is "
+                "started again. Do not repeat the command; `status` shows whether it answers."
             )
             raise typer.Exit(UNCONFIRMED)
+
+
+def silent(machine: str, what: str) -> str:
+    """Why the coordinator that serves `what`, on a machine of that name, has not answered."""
+    if machine not in ("", gethostname()):
+        return f"the coordinator that serves {what} runs on another machine, {printable(machine)}, and answers there"
+    return (
+        f"the coordinator that serves {what} has not answered for {ANSWER_SECONDS:g} seconds, or runs from elsewhere: "
+        "it is stopped, is starting, or waits for its disk or database"
+    )
 
 
 def show(as_json: bool, record: Mapping[str, Any], text: str) -> None:

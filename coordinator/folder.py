@@ -131,13 +131,8 @@ class StateFolder:
 
     @property
     def console(self) -> Path:
-        """What the web console keeps: the key of its sessions, links that were not used yet."""
+        """What the web console keeps: the key of its sessions, links that were not used yet, where it serves."""
         return self.path / "console"
-
-    @property
-    def console_address(self) -> Path:
-        """While a console serves: its URL."""
-        return self.console / "address"
 
     @property
     def ledger_key(self) -> Path:
@@ -416,7 +411,7 @@ class StateFolder:
             while True:
                 if _locked(file, LOCK_EX):
                     with writing(self._mark):
-                        self._mark.write_text(uuid4().hex)
+                        self._mark.write_text(uuid4().hex[:16])  # a connection's name has no room for more
                 if _locked(file, LOCK_SH):  # and not another that starts at this instant
                     break
                 if time.monotonic() >= give_up:
@@ -674,8 +669,12 @@ def _write_file(path: Path, content: bytes, mode: int, aside: str = "new") -> No
     """At once, by way of a file beside it whose name ends with `aside`; one writer has one name."""
     new = path.with_name(f"{path.name}.{aside}")
     new.unlink(missing_ok=True)
-    with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    new.replace(path)
+    try:
+        with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        new.replace(path)
+    except BaseException:
+        new.unlink(missing_ok=True)
+        raise

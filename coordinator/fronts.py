@@ -119,7 +119,10 @@ async def serve_fronts(
             waits: list[asyncio.Future[Any]] = [ready, stopped, *keeping]
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             if ready.done():
-                folder.write_addresses(addresses)
+                try:
+                    folder.write_addresses(addresses)
+                except FolderError as error:  # a disk that is full: participants are served all the same
+                    log.error("commands do not hear of the addresses", why=str(error))
                 if announce is not None:
                     announce(addresses)
                 log.info("all fronts serve", fronts=count, **addresses)

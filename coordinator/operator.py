@@ -41,7 +41,7 @@ from coordinator.states import Progress
 from coordinator.storage.audits import AuditRow
 from coordinator.storage.changes import Kind
 from coordinator.storage.identities import ParticipantRow
-from coordinator.storage.lease import served
+from coordinator.storage.lease import holder, served
 from coordinator.storage.payouts import BankAccountRow, FundingRow
 from coordinator.storage.rounds import Retention, RoundRow
 from coordinator.storage.store import MarketStore
@@ -125,11 +125,13 @@ class RunningService:
         serving: whether one runs.
         answers: whether it does, too.
         addresses: empty while it is just starting, and where none runs.
+        machine: on which it runs, of fronts the one that leads; empty where the database does not say, as SQLite.
         troubles: what does not go well in it, by the name of a task or duty, and why.
     """
 
     serving: bool = False
     answers: bool = False
+    machine: str = ""
     addresses: dict[str, str] = field(default_factory=dict)
     troubles: dict[str, str] = field(default_factory=dict)
 
@@ -646,7 +648,14 @@ class Operator:
             addresses: dict[str, str] = json.loads(self.folder.addresses.read_text())
         except (OSError, ValueError):  # it is just starting, or runs from elsewhere
             addresses = {}
-        return RunningService(True, notice is Notice.CONFIRMED, addresses, self._troubles)
+        return RunningService(True, notice is Notice.CONFIRMED, self.machine(), addresses, self._troubles)
+
+    def machine(self) -> str:
+        """As of `RunningService`."""
+        try:
+            return holder(self._database)
+        except StorageError:
+            return ""
 
     def progress(self) -> dict[str, RoundProgress]:
         """How far training and evidence are, as the service says; nothing where none answers."""

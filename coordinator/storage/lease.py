@@ -18,6 +18,7 @@ import time
 from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 from importlib.metadata import version
 from pathlib import Path
+from socket import gethostname
 
 from sqlalchemy import Connection, TextClause, create_engine, text
 from sqlalchemy.engine import URL
@@ -58,6 +59,7 @@ _HELD = (
 #: The names of others' among them.
 _HOLDERS = text(f"SELECT DISTINCT application_name {_HELD} AND pid != pg_backend_pid()")
 _COUNT = text(f"SELECT count(*) {_HELD}")
+_HOLDER = text(f"SELECT application_name {_HELD}")
 
 #: Seconds for which a lease is waited for: the server notices the end of a killed process within milliseconds.
 WAIT_SECONDS = 5.0
@@ -68,6 +70,9 @@ _PAUSE_SECONDS = 0.1
 
 #: Of a connection's name, at most: what PostgreSQL keeps of it.
 _NAME_CHARACTERS = 63
+
+#: How the name of a connection begins that has a lease, or waits for it; its machine's follows.
+_NAME = "fedpeer on "
 
 
 class Lease:
@@ -181,6 +186,7 @@ class Lease:
                 for name, value in KEEPALIVES.items():
                     self._set(f"tcp_{name}", value)
                 self._set("idle_session_timeout", "0")  # an idle session is what a lease is
+                self._set("application_name", f"{_NAME}{gethostname()}"[:_NAME_CHARACTERS])
             return self._lock()
 
     def _lock(self) -> bool:
@@ -213,7 +219,7 @@ class FolderLease(Lease):
     """
 
     _class = _FOLDER_CLASS
-    _where = ", alone, from another folder, by another version, or over a file system that keeps each machine's locks apart"
+    _where = ", alone, from another folder, or over a file system that keeps each machine's locks apart"
 
     def __init__(self, url: URL, mark: str | None = None) -> None:
         super().__init__(url)
@@ -222,15 +228,22 @@ class FolderLease(Lease):
     def _lock(self) -> bool:
         if self._mark is None:
             return super()._lock()
-        name = f"fedpeer folder {self._mark} {version('fedpeer')}"[:_NAME_CHARACTERS]
+        folder, own = f"fedpeer folder {self._mark} ", version("fedpeer")
+        name = f"{folder}{own}"[:_NAME_CHARACTERS]
         self._set("application_name", name)  # before the lock: others look at the names of those that hold it
         if super()._lock():
             return self._asked(_SHARE) and self._asked(_UNLOCK)
         if not self._asked(_SHARE):
             return False
         assert self._connection is not None
-        if set(self._connection.execute(_HOLDERS, {"class": self._class}).scalars()) <= {name}:
+        others = set(self._connection.execute(_HOLDERS, {"class": self._class}).scalars()) - {name}
+        if not others:
             return True
+        if all(other.startswith(folder) for other in others):
+            found = ", ".join(sorted(other.removeprefix(folder) for other in others))
+            self._where = (
+                f" from this folder by version {found}, beside which this one, {own}, does not serve"
+            )
         self._asked(_UNSHARE)
         return False
 
@@ -248,6 +261,19 @@ def served(url: URL) -> bool:
         return True
     lease.release()
     return False
+
+
+def holder(database: Database) -> str:
+    """The name of the machine whose process holds the lease; "" where nobody does, or it cannot be known.
+
+    Raises:
+        DatabaseUnreachable: the database cannot be reached.
+    """
+    if database.dialect != "postgresql":
+        return ""
+    with database.read() as connection:
+        name = connection.execute(_HOLDER, {"class": _LOCK_CLASS}).scalar()
+    return str(name).removeprefix(_NAME) if str(name).startswith(_NAME) else ""
 
 
 def machines(database: Database) -> int:

@@ -86,15 +86,16 @@ def link(
     import time
 
     from coordinator.folder import StateFolder
+    from fedpeer.console.addresses import served_url
     from fedpeer.console.sessions import Sessions
 
     folder = StateFolder(state)
     role, called = _whom(folder, auditor, learner)
     token = Sessions(folder.console, time.time, lambda _: None).link(role, learner)
-    served = folder.console_address
-    if not console and not served.is_file():
+    served = served_url(folder.console)
+    if not console and not served:
         typer.echo("No console serves from this folder now; the link is for one that you start.", err=True)
-    base = console or (served.read_text() if served.is_file() else f"http://{CONSOLE_ADDRESS}")
+    base = console or served or f"http://{CONSOLE_ADDRESS}"
     url = f"{base.rstrip('/')}/sign-in/?token={token}"
     if as_json:
         typer.echo(json.dumps({"link": url, "role": role, "name": learner, "seconds": LINK_SECONDS}))

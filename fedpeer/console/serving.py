@@ -9,7 +9,6 @@ import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import structlog
 import uvicorn
@@ -18,6 +17,7 @@ from coordinator.config import split_address
 from coordinator.errors import ServeError
 from coordinator.folder import StateFolder
 from coordinator.operator import reachable
+from fedpeer.console.addresses import announced
 from fedpeer.console.client_certificates import CertificateProtocol
 from fedpeer.console.errors import ConsoleError
 from fedpeer.console.reading import Reader
@@ -56,16 +56,6 @@ def where(address: str) -> tuple[str, int]:
         raise ConsoleError(str(error)) from None
 
 
-def _answers(url: str) -> bool:
-    """Whether somebody listens at a console's address."""
-    place = urlsplit(url)
-    try:
-        socket.create_connection((place.hostname, place.port), 1).close()
-    except OSError:
-        return False
-    return True
-
-
 class ConsoleServer:
     """A console on a bound socket.
 
@@ -85,7 +75,7 @@ class ConsoleServer:
         self, state: StateFolder, address: str, reader: Reader | None = None, results: Path | None = None
     ) -> None:
         host, port = where(address)
-        self._reader, self._address = reader or Reader(state), state.console_address
+        self._reader, self._folder = reader or Reader(state), state.console
         secure = not loopback(host)
         hosts = certificate_hosts(state.server().certificate) if secure else []
         names = {host, "localhost", "127.0.0.1", "::1", *hosts, *self._reader.config.server.hosts}
@@ -115,25 +105,14 @@ class ConsoleServer:
 
     async def serve(self) -> None:
         """Serves until `stop`."""
-        before = self._address.read_text() if self._address.is_file() else ""
-        self._address.write_text(self.url)
         renewing = asyncio.create_task(self._follow_certificate())
         try:
-            await self._server.serve(sockets=[self._socket])
+            with announced(self._folder, self.url):
+                await self._server.serve(sockets=[self._socket])
         finally:
             renewing.cancel()
-            self._take_address_back(before)
             self._socket.close()
             self._reader.close()
-
-    def _take_address_back(self, before: str) -> None:
-        """The folder names a console that still serves from it, where there is one."""
-        with contextlib.suppress(FileNotFoundError):
-            if self._address.read_text() != self.url:
-                return  # one that began later
-            self._address.unlink()
-        if before and _answers(before):
-            self._address.write_text(before)
 
     async def _follow_certificate(self) -> None:
         """Takes a renewed certificate for new connections, within a minute."""

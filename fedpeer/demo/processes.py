@@ -362,9 +362,10 @@ def _lines(
 
 def _console_link(plan: DemoPlan, coordinator: "subprocess.Popen[str]", process_logs: ProcessLogs) -> str:
     """A link that signs the operator in, once the console listens."""
+    from fedpeer.console.addresses import served_url
     from fedpeer.console.sessions import Role, Sessions
 
-    while not (plan.state.console_address.is_file() and (url := plan.state.console_address.read_text())):
+    while not (url := served_url(plan.state.console)):
         process_logs.go_on()
         if coordinator.poll() is not None:
             raise _failed(plan, coordinator)

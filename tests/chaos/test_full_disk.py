@@ -1,7 +1,6 @@
 """A disk that fills up under a coordinator with real participants: it refuses in words, keeps its state, and goes on
 when there is space again. A file system of its own, in memory, so that it is really full."""
 
-import os
 import subprocess
 import sys
 import time
@@ -28,44 +27,13 @@ from tests.chaos.test_coordinator_kills import (
 from tests.integration.market import verified
 from tests.integration.serving import task_config
 from tests.object_stores import free_port
-
-#: Of the small file system: what the coordinator leaves free for its database, and as much as it needs here.
-DISK_BYTES = RESERVE_BYTES + (32 << 20)
+from tests.small_disk import Ballast, small_disk
 
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    path = tmp_path / "disk"
-    path.mkdir()
-    if os.geteuid() != 0:
-        pytest.skip("needs root, to mount a small file system")
-    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        pytest.skip(f"needs the right to mount a small file system: {done.stderr.strip()}")
-    yield path
-    subprocess.run(["umount", "--lazy", str(path)], check=True)
-
-
-class Ballast:
-    """A file that takes the disk's space."""
-
-    def __init__(self, disk: Path) -> None:
-        self._path = disk / "ballast"
-
-    def fill(self, *, leave: int = 0) -> None:
-        """Takes all space but `leave` bytes."""
-        self.empty()
-        with self._path.open("wb", buffering=0) as file:
-            try:
-                while True:
-                    file.write(bytes(1 << 20))
-            except OSError:
-                pass
-            file.truncate(max(0, file.tell() - leave))
-
-    def empty(self) -> None:
-        self._path.unlink(missing_ok=True)
+    with small_disk(tmp_path) as path:
+        yield path
 
 
 def until(reached: Callable[[], bool]) -> None:

@@ -3,7 +3,9 @@
 import errno
 import json
 import os
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -313,3 +315,19 @@ def test_machines_that_start_at_one_instant_all_write_their_addresses(tmp_path: 
         list(threads.map(start, range(count)))
     assert json.loads(folder.addresses.read_text())["market"].endswith(":7443")
     assert not list(folder.path.glob("*.new"))
+
+
+def test_what_a_full_disk_does_not_take_leaves_nothing_beside_it(tmp_path: Path) -> None:
+    folder = made(tmp_path / "state")
+    folder.write_addresses({"market": "10.0.0.1:7443"})
+    before = contents(folder.path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1, limits[1]))
+    try:
+        with pytest.raises(FolderError, match="cannot be written"):
+            folder.write_addresses({"market": "10.0.0.2:7443"})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert contents(folder.path) == before

@@ -629,8 +629,12 @@ def test_machines_that_start_at_the_same_instant_serve_together_and_copies_do_no
             beside = FolderLease(database.url, mark)
             beside.take(wait_s=0)
             beside.release()
-            monkeypatch.setattr("coordinator.storage.lease.version", lambda name: "99")
-            with pytest.raises(LeaseTaken, match="by another version"):
+            serving.release()
+            # Versions of one day, which differ at their end alone.
+            monkeypatch.setattr("coordinator.storage.lease.version", lambda name: "1.20.0.dev5+g1234567")
+            serving.take(wait_s=0)
+            monkeypatch.setattr("coordinator.storage.lease.version", lambda name: "1.20.0.dev5+g1234568")
+            with pytest.raises(LeaseTaken, match=r"by version .*67, beside which this one, .*68, does not"):
                 beside.take(wait_s=0)
             serving.release()
         database.close()

@@ -11,13 +11,19 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
 from dataclasses import dataclass
 from pathlib import Path
+from socket import gethostname
+from typing import Any
 
 import numpy as np
 import pytest
 
+from coordinator.command_output import UNCONFIRMED
 from coordinator.folder import StateFolder
 from coordinator.opening import prepare_task
 from coordinator.operator import Notice, Operator
+from coordinator.storage.lease import Lease
+from fedpeer.__main__ import main
+from fedpeer.audit.sql.database import parse_url
 from fedpeer.protocol.model_file import encode_model
 from fedpeer.v1 import market_pb2
 from tests.backends import scratch_url
@@ -36,6 +42,7 @@ from tests.integration.market import (
     task_config,
     verified,
 )
+from tests.small_disk import Ballast, small_disk
 
 NAMES = ("ann", "bob", "cyd")
 
@@ -153,3 +160,50 @@ async def test_who_may_serve_beside_a_machine(tmp_path: Path) -> None:
             first.process.terminate()
             assert await asyncio.wait_for(first.process.wait(), PATIENCE) == 0
         assert not folder.addresses.exists()
+
+
+async def test_a_machine_starts_on_a_full_disk(tmp_path: Path) -> None:
+    with small_disk(tmp_path) as disk, scratch_url("postgresql", tmp_path) as database:
+        folder = make_folder(disk / "state", CONFIG + f"[storage]\ndatabase = {database!r}\n")
+        async with machine(folder, tmp_path / "first"):
+            Ballast(disk).fill()
+            async with machine(folder, tmp_path / "second"):
+                assert "commands do not hear of the addresses" in (tmp_path / "second").read_text()
+
+
+def test_a_command_names_the_machine_that_leads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def said(*words: str) -> tuple[Any, dict[str, Any], str]:
+        command = ["fedpeer", "coordinator", *words, "--state", str(tmp_path / "state"), "--json"]
+        monkeypatch.setattr(sys, "argv", command)
+        with pytest.raises(SystemExit) as ended:
+            main()
+        shown, code = capsys.readouterr(), ended.value.code
+        return code, json.loads(shown.out), " ".join(shown.err.split())
+
+    here = gethostname()
+    with scratch_url("postgresql", tmp_path) as database:
+        make_folder(tmp_path / "state", CONFIG + f"[storage]\ndatabase = {database!r}\n")
+        lease = Lease(parse_url(database))
+        with monkeypatch.context() as there:
+            there.setattr("coordinator.storage.lease.gethostname", lambda: "market-1")
+            lease.take()
+        try:
+            code, record, note = said("status")
+            assert (code, record["machine"], record["answers"]) == (0, "market-1", False)
+            assert "runs on another machine, market-1, and answers there" in note
+            code, _, note = said("invite", "ann")
+            assert code == UNCONFIRMED
+            assert "NOT CONFIRMED" in note
+            assert "runs on another machine, market-1" in note
+        finally:
+            lease.release()
+        assert said("status")[1]["machine"] == ""
+        lease.take()  # and nobody answers
+        try:
+            _, record, note = said("status")
+            assert record["machine"] == here
+            assert "has not answered" in note
+        finally:
+            lease.release()

@@ -50,6 +50,15 @@ def expressions() -> dict[str, str]:
     return panels | {alarm.name: alarm.expr for alarm in ALARMS}
 
 
+def test_what_every_front_exports_is_one_line_of_the_dashboard() -> None:
+    each = r"fedpeer_(watchers|uploads|tasks|participants|ledger_entries|certificate_expiry_\w+|model_bytes_\w+)\b"
+    found = {place: expr for place, expr in expressions().items() if re.search(each, expr)}
+    panels = {place: expr for place, expr in found.items() if place not in {alarm.name for alarm in ALARMS}}
+    assert len(panels) == 8
+    for place, expr in panels.items():
+        assert re.search(r"(sum|min|max)( by \(\w+\))? ?\((rate\()?" + each, expr), place
+
+
 def test_every_series_and_label_that_is_named_is_exported() -> None:
     there = exported()
     assert len(there) > 20

@@ -17,6 +17,7 @@ from typing import IO
 import pytest
 
 from fedpeer.__main__ import main
+from fedpeer.console.addresses import announced, served_url
 from fedpeer.console.serving import ConsoleServer
 from fedpeer.console.sessions import Role, Sessions
 from fedpeer.protocol.console_link import console_place
@@ -80,30 +81,42 @@ def test_it_serves_by_its_own_signs_in_by_a_link_and_ends_by_a_signal(tmp_path: 
             running.send_signal(signal.SIGTERM)
             assert running.wait(30) == 0
             watching.close()
-        assert not coordinator.folder.console_address.exists()
+        assert not served_url(coordinator.folder.console)
 
 
 @contextmanager
 def beside(tmp_path: Path) -> Iterator[tuple["subprocess.Popen[str]", Path]]:
-    """A coordinator that has started a console; and the file that has the console's URL while it serves."""
+    """A coordinator that has started a console; and the folder that says where it serves."""
     folder = make_folder(tmp_path / "market")
-    place = folder.console_address
+    place = folder.console
     arguments = ("--state", str(folder.path), "--json", "--console-listen", "127.0.0.1:0")
     with process("coordinator", "serve", *arguments) as (coordinator, output):
         assert json.loads(output.readline())["addresses"]
-        eventually(lambda: place.is_file() and place.read_text(), 60)
+        eventually(lambda: served_url(place), 60)
         yield coordinator, place
 
 
-def test_the_folder_names_a_console_that_still_serves(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+def test_the_folder_names_a_console_that_still_serves(tmp_path: Path, end: signal.Signals) -> None:
     with beside(tmp_path) as (_, place):
-        first = place.read_text()
+        first = served_url(place)
         arguments = ("--state", str(tmp_path / "market"), "--listen", "127.0.0.1:0")
         with process("console", *arguments) as (second, _):
-            eventually(lambda: place.is_file() and place.read_text() != first, 60)
-            second.send_signal(signal.SIGTERM)
-            assert second.wait(30) == 0
-        assert place.read_text() == first
+            eventually(lambda: served_url(place) != first, 60)
+            second.send_signal(end)
+            assert second.wait(30) == (0 if end is signal.SIGTERM else -end)
+        assert served_url(place) == first
+        assert len(list(place.glob("address.*"))) == 1
+
+
+def test_consoles_of_several_machines_may_have_one_address(tmp_path: Path) -> None:
+    url = "http://127.0.0.1:8766"
+    with announced(tmp_path, url):
+        with announced(tmp_path, url):
+            pass
+        assert served_url(tmp_path) == url
+    assert served_url(tmp_path) == ""
+    assert list(tmp_path.iterdir()) == []
 
 
 def gone(url: str) -> bool:
@@ -116,21 +129,21 @@ def gone(url: str) -> bool:
 
 def test_beside_a_coordinator_it_comes_back_and_ends_with_it(tmp_path: Path) -> None:
     with beside(tmp_path) as (coordinator, place):
-        before = place.read_text()
+        before = served_url(place)
         [child] = Path(f"/proc/{coordinator.pid}/task/{coordinator.pid}/children").read_text().split()
         os.kill(int(child), signal.SIGKILL)
-        eventually(lambda: place.read_text() not in ("", before), 60)
-        url = place.read_text()
+        eventually(lambda: served_url(place) not in ("", before), 60)
+        url = served_url(place)
         assert Visit(url).get("/").status == 200
         coordinator.send_signal(signal.SIGTERM)
         assert coordinator.wait(60) == 0
         assert gone(url)
-        assert not place.exists()
+        assert not served_url(place)
 
 
 def test_it_ends_with_a_coordinator_that_was_killed(tmp_path: Path) -> None:
     with beside(tmp_path) as (coordinator, place):
-        url = place.read_text()
+        url = served_url(place)
         assert Visit(url).get("/").status == 200
         coordinator.kill()
         eventually(lambda: gone(url))
