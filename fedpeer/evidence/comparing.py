@@ -54,6 +54,7 @@ from fedpeer.evidence.regression import micro
 from fedpeer.evidence.screening import RATE, limit_at
 from fedpeer.evidence.sketch import Array, directions, without
 from fedpeer.evidence.vector_maps import Halves
+from fedpeer.learning.partition import even_rows
 from fedpeer.learning.strata import Codes
 from mechanism.evidence import ONE_MODEL, LikenessMap
 from mechanism.settlement import MICRO
@@ -359,7 +360,4 @@ def _direction(seen: Observation) -> Array:
 
 def probe_of(codes: Codes, seed: int) -> npt.NDArray[np.int64]:
     """`PROBE_SAMPLES` samples, or all where there are fewer, with each stratum's share of the whole; ascending."""
-    order = np.random.default_rng(seed).permutation(len(codes))
-    order = order[np.argsort(codes[order], kind="stable")]
-    places = np.linspace(0, len(order), min(PROBE_SAMPLES, len(order)), endpoint=False).astype(np.int64)
-    return np.sort(order[places])
+    return even_rows(codes, PROBE_SAMPLES, np.random.default_rng(seed))

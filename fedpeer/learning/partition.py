@@ -222,6 +222,21 @@ def draw(pool: LabelledData, counts: Sequence[int], generator: np.random.Generat
     return pool.select(draw_rows(pool.labels, counts, generator))
 
 
+def even_rows(
+    codes: npt.NDArray[np.int64], count: int, generator: np.random.Generator
+) -> npt.NDArray[np.int64]:
+    """`count` rows of which each stratum has its share of the whole, to within one; all where there are no more;
+    ascending.
+
+    Args:
+        codes: the stratum of each sample, shape (n,).
+    """
+    order = generator.permutation(len(codes))
+    order = order[np.argsort(codes[order], kind="stable")]
+    places = np.linspace(0, len(order), min(count, len(order)), endpoint=False).astype(np.int64)
+    return np.sort(order[places])
+
+
 def draw_rows(
     codes: npt.NDArray[np.int64], counts: Sequence[int], generator: np.random.Generator
 ) -> npt.NDArray[np.int64]:

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from fedpeer.learning.errors import DataError
 from fedpeer.learning.images import left_out, read_images
 from fedpeer.learning.labels import whole_labels
-from fedpeer.learning.partition import LabelMix, draw_rows, majority_minority, toward_reference
+from fedpeer.learning.partition import LabelMix, draw_rows, even_rows, majority_minority, toward_reference
 from fedpeer.learning.samples import Samples
 from fedpeer.learning.strata import beside_of, codes_of, named_of
 from fedpeer.learning.tables import read_columns, read_samples, samples_of
@@ -48,6 +48,10 @@ class WorkloadTask(Task):
     """Trains the workload of the terms: an architecture of fedpeer's, or the factory that they name.
 
     Subclass it and override `collect` to let effort improve the data; set `samples` there.
+
+    Under the rule `verified` a model counts as trained by the recipe if it was trained on as many samples as that asks
+    for. Of more samples so many are taken, each stratum by its share, the same in every round; fewer are all taken,
+    and a line of the log says so.
 
     Args:
         samples: inputs and targets together, as `Samples` or as the path of a file, whose columns the terms name; or
@@ -120,6 +124,8 @@ class WorkloadTask(Task):
             )
         samples = self.samples = self._fitting(self.samples)
         codes(samples, terms, self.folders)
+        if terms.rule.name == "verified" and len(samples) != terms.recipe.samples:
+            self._say_how_many(len(samples), terms.recipe.samples)
         few = samples.select(np.arange(min(len(samples), max(2, recipe.batch_size))))
         with tried():
             made = self._workload.train(start, few, replace(recipe, epochs=1), 0)
@@ -132,12 +138,24 @@ class WorkloadTask(Task):
         check_finite(made)
 
     def counts(self) -> Counts:
-        return count(self._fitting(self.samples), self.terms, self.folders)
+        return count(self.data(1), self.terms, self.folders)
 
     def data(self, round_: int) -> Samples:
         """What it trains on in a round."""
         del round_
-        return self._fitting(self.samples)
+        samples = self._fitting(self.samples)
+        if self.terms.rule.name != "verified" or len(samples) <= self.terms.recipe.samples:
+            return samples
+        strata = codes(samples, self.terms, self.folders)
+        return samples.select(even_rows(strata, self.terms.recipe.samples, np.random.default_rng(self.seed)))
+
+    def _say_how_many(self, held: int, asked: int) -> None:
+        if held > asked:
+            _log.info("of %d samples %d are trained on, as many as the recipe asks for", held, asked)
+        else:
+            _log.warning(
+                "%d samples are trained on; the recipe asks for %d, and fewer are paid less", held, asked
+            )
 
     def training_samples(self) -> tuple[Any, Any, Mapping[str, Any]]:
         chosen = self.data(1)

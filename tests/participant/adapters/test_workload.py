@@ -16,7 +16,7 @@ from fedpeer.learning.models import initial_weights
 from fedpeer.learning.samples import Samples
 from fedpeer.learning.workloads.loading import WorkloadSource
 from fedpeer.protocol.model_file import contract_of
-from mechanism.terms import Recipe, Terms
+from mechanism.terms import Recipe, Rule, Terms
 from mechanism.variation import Allowed
 from mechanism.workload import Column, Columns, Labels, Quantiles, source_of
 from participant.adapters.counting import count, count_column, count_labels, count_quantiles
@@ -82,7 +82,7 @@ class Shop:
             source=source_of(source.options, source.files()),
         )  # fmt: skip
         made = terms_for(workload.build(0), recipe)
-        return replace(made, **{"reference": (Fraction(1, 3),) * 3, **others})
+        return replace(made, **{"reference": (Fraction(1, 3),) * 3, "rule": Rule("paper"), **others})
 
 
 @pytest.fixture
@@ -238,6 +238,31 @@ def test_a_training_that_moves_nothing(shop: Shop) -> None:
         mine.train(shop.source("perceptron").load().build(0), TrainingRound(terms, "ada", 1))
 
 
+def test_where_the_model_is_evidence_as_many_samples_as_the_recipe_asks_for_are_trained_on(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    """More would move a model further than shadow models, and *trained* would refuse it."""
+    caplog.set_level("INFO", "participant")
+    terms = shop.terms(rule=Rule("verified"))
+    skewed = samples(120).select(np.flatnonzero((samples(120).targets != 2) | (np.arange(120) < 60)))
+    mine = task(shop, skewed, seed=4)  # 40, 40, 20
+    mine.prepare(terms)
+    assert mine.counts() == (12, 12, 6)
+    assert count(mine.data(1), terms) == mine.counts()
+    assert (mine.data(1).inputs == mine.data(2).inputs).all()
+    assert mine.training_samples()[1].tolist() == mine.data(1).targets.tolist()
+    start = shop.source("perceptron").load().build(0)
+    assert mine.train(start, TrainingRound(terms, "ada", 1, None, lambda done, figures: None)).samples == 30
+    assert "of 100 samples 30 are trained on" in caplog.text
+    few = task(shop, samples(21))
+    few.prepare(terms)
+    assert few.counts() == (7, 7, 7)
+    assert "21 samples are trained on; the recipe asks for 30, and fewer are paid less" in caplog.text
+    other = task(shop, skewed)
+    other.prepare(shop.terms())
+    assert other.counts() == (40, 40, 20)
+
+
 def test_effort_brings_skewed_data_toward_the_reference(shop: Shop) -> None:
     terms = shop.terms(classes=CLASSES)
     mine = SkewedTask(samples(), majority="bee", degree="0.4", folders=[shop.folder])
@@ -338,6 +363,7 @@ def write_table(path: Path, columns: dict[str, np.ndarray[Any, Any]]) -> Path:
 def test_images_of_a_file_or_a_folder(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     start = initial_weights("digits-cnn", 0)
     terms = terms_for(start, Recipe("digits-cnn", 1, 10, "adam", Decimal("0.01"), 30))
+    terms = replace(terms, rule=Rule("paper"))
     np.savez(tmp_path / "mine.npz", images=np.zeros((20, 1, 8, 8), np.float32), labels=np.arange(20) % 10)
     mine = WorkloadTask(tmp_path / "mine.npz")
     mine.prepare(terms)
