@@ -54,6 +54,7 @@ from participant.work import (
     LocalTrainer,
     Trainer,
     ignore_activity,
+    other_size,
     run_task,
     settle_past,
     trainer_of,
@@ -307,6 +308,8 @@ class Membership(Generic[JoinedKind]):
             self._check_policy(terms, stratum_counts(counts, terms.strata_names), privacy)
         except DeclinedError as error:
             yield f"It would not be joined: {error}."
+        if sentence := other_size(terms, stratum_counts(counts, terms.strata_names)):
+            yield sentence
 
     def _check_policy(self, terms: Terms, counts: Sequence[int], privacy: Privacy | None) -> None:
         if self._policy is not None:

@@ -29,6 +29,9 @@ from participant.task import Task, Trained, TrainingCancelled, TrainingRound
 
 _log = logging.getLogger("participant")
 
+#: Times the recipe's samples that count as so many.
+_MORE = 1.1
+
 
 @dataclass(frozen=True)
 class Activity:
@@ -114,6 +117,7 @@ class LocalTrainer:
             (Exception, SystemExit) if leaving_fails else (Exception,)
         )
         self._terms: Terms | None = None
+        self._said = False
 
     def prepare(self, terms: Terms) -> None:
         self._terms = terms
@@ -135,7 +139,11 @@ class LocalTrainer:
         counts = self._called(name, self._task.counts)
         if self._terms is None:
             raise TaskError("the counts are asked for before `prepare` has given the terms")
-        return read_counts(counts, self._terms, f"{kind}.{name}")
+        found = read_counts(counts, self._terms, f"{kind}.{name}")
+        if not self._said and (sentence := other_size(self._terms, found)):
+            _log.warning("%s", sentence)
+        self._said = True
+        return found
 
     def collect(self, effort: float) -> None:
         self._called("collect", lambda: self._task.collect(effort))
@@ -194,6 +202,24 @@ class LocalTrainer:
             kind = TrainingError if name == "train" else TaskError
             what = f"{type(self._task).__name__}.{name} raised {type(error).__name__}"
             raise kind(f"{what}: {error}", public=what) from error
+
+
+def other_size(terms: Terms, counts: Sequence[int]) -> str:
+    """What it means that data have another number of samples than the recipe asks for, as a sentence; "" for nothing.
+
+    The coordinator holds a model against shadow models of as many samples as the recipe says.
+    """
+    held, asked = sum(counts), terms.recipe.samples
+    if terms.rule.name != "verified":
+        return ""
+    if held > _MORE * asked:
+        return (
+            f"The data have {held} samples and the recipe asks for {asked}: a model of more moves further than those "
+            f"it is held against, and may be refused; train on {asked} of them."
+        )
+    if held < terms.rule.whole_from * asked:
+        return f"The data have {held} samples and the recipe asks for {asked}: fewer are paid less."
+    return ""
 
 
 def trainer_of(task: Task | Trainer) -> Trainer:

@@ -50,8 +50,7 @@ class WorkloadTask(Task):
     Subclass it and override `collect` to let effort improve the data; set `samples` there.
 
     Under the rule `verified` a model counts as trained by the recipe if it was trained on as many samples as that asks
-    for. Of more samples so many are taken, each stratum by its share, the same in every round; fewer are all taken,
-    and a line of the log says so.
+    for. Of more samples so many are taken, each stratum by its share, the same in every round.
 
     Args:
         samples: inputs and targets together, as `Samples` or as the path of a file, whose columns the terms name; or
@@ -124,8 +123,9 @@ class WorkloadTask(Task):
             )
         samples = self.samples = self._fitting(self.samples)
         codes(samples, terms, self.folders)
-        if terms.rule.name == "verified" and len(samples) != terms.recipe.samples:
-            self._say_how_many(len(samples), terms.recipe.samples)
+        if terms.rule.name == "verified" and len(samples) > terms.recipe.samples:
+            asked = terms.recipe.samples
+            _log.info("of %d samples %d are trained on, as many as the recipe asks for", len(samples), asked)
         few = samples.select(np.arange(min(len(samples), max(2, recipe.batch_size))))
         with tried():
             made = self._workload.train(start, few, replace(recipe, epochs=1), 0)
@@ -148,14 +148,6 @@ class WorkloadTask(Task):
             return samples
         strata = codes(samples, self.terms, self.folders)
         return samples.select(even_rows(strata, self.terms.recipe.samples, np.random.default_rng(self.seed)))
-
-    def _say_how_many(self, held: int, asked: int) -> None:
-        if held > asked:
-            _log.info("of %d samples %d are trained on, as many as the recipe asks for", held, asked)
-        else:
-            _log.warning(
-                "%d samples are trained on; the recipe asks for %d, and fewer are paid less", held, asked
-            )
 
     def training_samples(self) -> tuple[Any, Any, Mapping[str, Any]]:
         chosen = self.data(1)

@@ -23,7 +23,7 @@ from participant.adapters.counting import count, count_column, count_labels, cou
 from participant.adapters.workload import SkewedTask, WorkloadTask
 from participant.errors import TaskError, TrainingError
 from participant.task import TrainingRound
-from participant.work import LocalTrainer
+from participant.work import LocalTrainer, other_size
 from tests.participant.adapters.test_torch import terms_for
 
 pytestmark = pytest.mark.arithmetic
@@ -257,10 +257,26 @@ def test_where_the_model_is_evidence_as_many_samples_as_the_recipe_asks_for_are_
     few = task(shop, samples(21))
     few.prepare(terms)
     assert few.counts() == (7, 7, 7)
-    assert "21 samples are trained on; the recipe asks for 30, and fewer are paid less" in caplog.text
     other = task(shop, skewed)
     other.prepare(shop.terms())
     assert other.counts() == (40, 40, 20)
+
+
+def test_a_program_of_ones_own_hears_that_its_data_have_another_number_of_samples(
+    shop: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    terms = shop.terms(rule=Rule("verified"))
+    for held, words in ((60, "may be refused; train on 30"), (33, ""), (27, ""), (24, "fewer are paid less")):
+        counts = (held - 20, 10, 10)
+        sentence = other_size(terms, counts)
+        assert words in sentence
+        assert bool(words) == bool(sentence)
+        assert other_size(replace(terms, rule=Rule("paper")), counts) == ""
+    trainer = LocalTrainer(task(shop, samples(21)))
+    trainer.prepare(terms)
+    for _ in range(2):
+        assert trainer.counts() == (7, 7, 7)
+    assert caplog.messages.count(other_size(terms, (7, 7, 7))) == 1
 
 
 def test_effort_brings_skewed_data_toward_the_reference(shop: Shop) -> None:
