@@ -597,13 +597,13 @@ def test_machines_that_start_at_the_same_instant_serve_together_and_copies_do_no
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     count = 6
-    begin, held = threading.Barrier(count), threading.Barrier(count)
+    begin, held = threading.Barrier(count, timeout=PATIENCE), threading.Barrier(count, timeout=PATIENCE)
 
     def start(folder: StateFolder) -> str:
         begin.wait()
         with folder.shared_lock() as mark:
             lease = FolderLease(database.url, mark)
-            lease.take()
+            lease.take(wait_s=PATIENCE)
             held.wait()
             lease.release()
         return mark
