@@ -64,11 +64,13 @@ KEPT_BROADCASTS = 8
 
 _DIGEST = re.compile("[0-9a-f]{64}")
 
-#: What of a `Measurement` is measured of the model alone: the same for the same model, no matter who sent it.
-OF_MODEL_ALONE = (
-    "fault", "features", "norm", "alignment", "novelty", "improvement", "echo_distance", "echo_cosine",
-    "straying", "length", "nearest_broadcast",
+#: Of a `Measurement`: integers of the model alone.
+_FIGURES = (
+    "norm", "alignment", "novelty", "improvement", "echo_distance", "echo_cosine", "straying", "length",
 )  # fmt: skip
+
+#: What of a `Measurement` is measured of the model alone: the same for the same model, no matter who sent it.
+OF_MODEL_ALONE = ("fault", "features", *_FIGURES, "nearest_broadcast")
 
 
 @dataclass(frozen=True)
@@ -350,16 +352,7 @@ class Measurement:
                 raise FieldError("measurement", text, "names, reasons and scores that are strings")
         whole("order", self.order, 0)
         whole("samples", self.samples, 0)
-        for name in (
-            "norm",
-            "alignment",
-            "novelty",
-            "improvement",
-            "echo_distance",
-            "echo_cosine",
-            "straying",
-            "length",
-        ):
+        for name in _FIGURES:
             integer(name, getattr(self, name))
         integer("harm", 0 if self.harm is None else self.harm)
         integers("twins", tuple(likeness for _, likeness in self.twins))

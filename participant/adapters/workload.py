@@ -123,9 +123,6 @@ class WorkloadTask(Task):
             )
         samples = self.samples = self._fitting(self.samples)
         codes(samples, terms, self.folders)
-        if terms.rule.name == "verified" and len(samples) > terms.recipe.samples:
-            asked = terms.recipe.samples
-            _log.info("of %d samples %d are trained on, as many as the recipe asks for", len(samples), asked)
         few = samples.select(np.arange(min(len(samples), max(2, recipe.batch_size))))
         with tried():
             made = self._workload.train(start, few, replace(recipe, epochs=1), 0)
@@ -138,7 +135,10 @@ class WorkloadTask(Task):
         check_finite(made)
 
     def counts(self) -> Counts:
-        return count(self.data(1), self.terms, self.folders)
+        chosen, held = self.data(1), len(self._fitting(self.samples))
+        if len(chosen) < held:
+            _log.info("of %d samples %d are trained on", held, len(chosen))
+        return count(chosen, self.terms, self.folders)
 
     def data(self, round_: int) -> Samples:
         """What it trains on in a round."""
