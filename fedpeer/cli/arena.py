@@ -264,6 +264,11 @@ def _print(summary: dict[str, Any]) -> None:
             f"lost: accuracy of the global model. Honest participants wrongly hurt: "
             f"{100 * found['honest_refused']:.1f} %"
         )
+        if (linked := found["honest_linked"])["n"]:
+            console.print(
+                f"linked for samples that others have, too: {linked['n']}; of each sample there are "
+                f"{linked['had']:.2f}, and {linked['holders']:.2f} are found"
+            )
         if "degree" in found and found["degree"]["mae"] is not None:
             degree = found["degree"]
             console.print(

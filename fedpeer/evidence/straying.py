@@ -21,12 +21,16 @@ as Ledoit and Wolf do. It is not y regressed on f: where a mix has few samples i
 skewed model would be taken for one of few samples. y of a shadow is the mean over its strata of how often it saw a
 sample of the stratum.
 
-Errors grow with the distance d from the reference, as s(d) = s_0 + s_1 d; shadows are weighted by 1 / s^2. What is
-logged says y - u s(d), with the least u >= 0 at which sound shadows, each estimated by maps that have not seen it, keep
-`KEPT` of their weight in the mean. So honest participants lose at most that in expectation, as far as they are like
-sound shadows. Each *family* of repeated shadows, by how they were trained, has a line of its own, and the largest y
-counts: who trains fewer samples more calmly than the recipe says strays less, but its update is shorter and its losses
-are others.
+Errors grow with x, what a model's shares sum to above a multiple of the reference, as s(x) = s_0 + s_1 x; shadows are
+weighted by 1 / s^2. Each *family* of repeated shadows, by how they were trained, has a line of its own, and the largest
+y counts: who trains fewer samples more calmly than the recipe says strays less, but its update is shorter and its
+losses are others.
+
+What is logged says y - u (1 + k x), u and k >= 0, so that sound shadows, each estimated by maps that have not seen it,
+keep `KEPT` of their weight in the mean: the half that is nearest to the reference, and the other half. So honest
+participants lose at most that in expectation, as far as they are like sound shadows. Of the multiples, k and u that do,
+those count that take the least off the near half: it is paid most, and one margin for all would be that of skewed
+models, of which hardly anything is known.
 
 Shadows of earlier rounds join with g and G of their own start, and the h and S of all.
 
@@ -34,6 +38,7 @@ Sources: Brown 1982, multivariate calibration; Ledoit, Wolf 2004, a well-conditi
 matrices.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -74,8 +79,9 @@ _CHECK_FOLDS = 10
 #: Passes in which the errors' scale and the weights agree.
 _PASSES = 3
 
-#: Candidates of u.
-_MARGINS = np.linspace(0, 10, 1001)
+#: Candidates of u and of k, and the multiples of the reference from which x is summed.
+_MARGINS, _SLOPES = np.linspace(0, 10, 1001), (0, 0.25, 0.5, 1, 2, 4, 8, 16)
+_MULTIPLES = (Fraction(1), Fraction(3, 2), Fraction(2), Fraction(3))
 
 _TINY = 1e-12
 
@@ -180,12 +186,25 @@ def fit_times(
     ]
     if not families:
         return ()
-    found = [
-        _fitted(taught.of(family), [each.of(family) for each in carried], strata, sorted_columns)
-        for family in families
-    ]
-    margin = _margin([each.errors for each in found], [each.scale for each in found], float(whole_from))
-    return tuple(each.less(margin) for each in found)
+    distance = strata * (sorted_columns + 1)
+    sound = taught.z[taught.family == 0]
+    order = np.argsort(sound[:, distance], kind="stable")
+    near, far = order[: len(order) // 2], order[len(order) // 2 :]
+    best: tuple[float, list[_Fitted], float, float] | None = None
+    for column in (distance + 1 + EXCESS_LEVELS.index(multiple) for multiple in _MULTIPLES):
+        found = [
+            _fitted(taught.of(family), [each.of(family) for each in carried], distance, strata, column)
+            for family in families
+        ]
+        errors, x = np.array([each.errors for each in found]), sound[:, column]
+        for slope in _SLOPES:
+            margin = _margin(errors, 1 + slope * x, (near, far), float(whole_from))
+            taken = margin * (1 + slope * float(x[near].mean()))
+            if best is None or taken < best[0]:
+                best = taken, found, margin, slope
+    assert best is not None
+    _, found, margin, slope = best
+    return tuple(each.less(margin, slope) for each in found)
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,26 +212,24 @@ class _Fitted:
     """One family's line, and how it errs.
 
     Attributes:
-        terms: s_0 and s_1, the latter of regressor `distance`.
-        errors: on sound shadows of this round that it has not seen; scale: s of each.
+        column: of x among the regressors.
+        errors: on sound shadows of this round that it has not seen.
     """
 
     line: Line
-    terms: Array
-    distance: int
+    column: int
     errors: Array
-    scale: Array
 
-    def less(self, margin: float) -> Line:
+    def less(self, margin: float, slope: float) -> Line:
         coefficients = self.line.coefficients.copy()
-        coefficients[self.distance] -= margin * self.terms[1]
-        return Line(coefficients, self.line.intercept - margin * float(self.terms[0]))
+        coefficients[self.column] -= margin * slope
+        return Line(coefficients, self.line.intercept - margin)
 
 
-def _fitted(taught: Taught, carried: Sequence[Taught], strata: int, sorted_columns: int) -> _Fitted:
+def _fitted(taught: Taught, carried: Sequence[Taught], distance: int, strata: int, column: int) -> _Fitted:
+    """Args: distance: the regressor of that name; column: that of x."""
     every = [taught, *carried]
     x = [np.column_stack([each.z, each.beside]) for each in every]
-    distance = strata * (sorted_columns + 1)
     of_mix = np.arange(distance, distance + 1 + len(EXCESS_LEVELS))
     # Shares in order of size are the mix's, too; the sums over levels have what they have.
     own = np.setdiff1d(np.arange(x[0].shape[1]), np.arange(distance - strata, of_mix[-1] + 1))
@@ -222,8 +239,8 @@ def _fitted(taught: Taught, carried: Sequence[Taught], strata: int, sorted_colum
         _basis([part[:, of_mix] for part in x]),
         np.concatenate([each.times for each in every]),
     )
-    here, far = np.arange(len(taught.times)), np.concatenate([part[:, distance] for part in x])
-    scale, terms, errors = np.ones(len(far)), np.zeros(2), np.zeros(len(here))
+    here, far = np.arange(len(taught.times)), np.concatenate([part[:, column] for part in x])
+    scale, errors = np.ones(len(far)), np.zeros(len(here))
     for _ in range(_PASSES):
         errors = _held_out(shadows, scale, here)
         terms = _spread(np.abs(errors), far[here], scale[here])
@@ -232,8 +249,7 @@ def _fitted(taught: Taught, carried: Sequence[Taught], strata: int, sorted_colum
     line = np.zeros(x[0].shape[1])
     line[own] = direction
     line[of_mix] = of_basis[: len(of_mix)]
-    sound = taught.family == 0
-    return _Fitted(Line(line, constant), terms, distance, errors[sound], scale[here][sound])
+    return _Fitted(Line(line, constant), column, errors[taught.family == 0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -297,20 +313,22 @@ def _held_out(shadows: _Shadows, scale: Array, here: npt.NDArray[np.int64]) -> A
     return found
 
 
-def _spread(errors: Array, distance: Array, scale: Array) -> Array:
+def _spread(errors: Array, excess: Array, scale: Array) -> Array:
     """s_0 and s_1, neither below 0; s_0 no less than a fifth of the mean error."""
-    x = np.column_stack([np.ones(len(errors)), distance]) / scale[:, None]
+    x = np.column_stack([np.ones(len(errors)), excess]) / scale[:, None]
     terms, _ = nnls(x, errors / scale)
     return np.array([max(float(terms[0]), float(errors.mean()) / 5, _TINY), float(terms[1])])
 
 
-def _margin(errors: Sequence[Array], scales: Sequence[Array], whole_from: float) -> float:
-    """u: the least at which models that saw each sample once, of these errors by each line, keep `KEPT` of their weight
-    in the mean, the largest counting.
+def _margin(errors: Array, shape: Array, parts: Sequence[npt.NDArray[np.int64]], whole_from: float) -> float:
+    """The least u at which models that saw each sample once, of these errors by each line, (lines, n), less u times
+    `shape`, keep `KEPT` of their weight in the mean of each part, the largest error counting.
     """
-    for margin in _MARGINS:
-        off = np.max([e - margin * scale for e, scale in zip(errors, scales, strict=True)], axis=0)
-        kept = np.minimum(1, 1 / (whole_from * np.maximum(1 + off, 1))) ** POWER
-        if float(kept.mean()) >= KEPT:
-            return float(margin)
-    return float(_MARGINS[-1])
+
+    def kept(margin: float) -> bool:
+        off = (errors - margin * shape).max(axis=0)
+        weights = np.minimum(1, 1 / (whole_from * np.maximum(1 + off, 1))) ** POWER
+        return all(float(weights[part].mean()) >= KEPT for part in parts)
+
+    place = bisect_left(range(len(_MARGINS) - 1), True, key=lambda k: kept(float(_MARGINS[k])))
+    return float(_MARGINS[place])

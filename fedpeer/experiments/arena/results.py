@@ -16,6 +16,9 @@ from mechanism.settlement import MICRO, Assessment
 #: Resamples of the bootstrap, and the share of them inside the interval.
 _RESAMPLES, _CONFIDENCE = 4_000, 0.95
 
+#: Others that have one of a participant's samples, in the mean, from which it is linked to them for a reason.
+_IN_COMMON = 0.05
+
 
 @dataclass(frozen=True)
 class Fight:
@@ -40,6 +43,7 @@ class HonestRound:
         degree: that its counts give.
         verified, lower, upper: degree and prediction interval; None where it was not scored.
         failed: the screens that it did not pass: one that fails any is refused, cut, or accused of a false claim.
+        holders: how many it is taken to have one of its samples, in the mean; had: how many do.
     """
 
     rule: str
@@ -50,13 +54,23 @@ class HonestRound:
     lower: float | None
     upper: float | None
     failed: tuple[str, ...]
+    holders: float
+    had: float
+
+    @property
+    def hurt(self) -> tuple[str, ...]:
+        """The screens that it fails for nothing: *overlap* of samples that others do have is none."""
+        return tuple(screen for screen in self.failed if screen != "overlap" or self.had < 1 + _IN_COMMON)
 
     @classmethod
-    def of(cls, rule: str, seed: int, round_: int, degree: float, assessment: Assessment) -> "HonestRound":
+    def of(
+        cls, rule: str, seed: int, round_: int, degree: float, had: float, assessment: Assessment
+    ) -> "HonestRound":
         micro = (assessment.verified_micro, assessment.lower_micro, assessment.upper_micro)
         verified, lower, upper = (None if value is None else value / MICRO for value in micro)
         failed = tuple(v.screen for v in assessment.verdicts if not v.passed)
-        return cls(rule, seed, round_, degree, verified, lower, upper, failed)
+        holders = assessment.holders_micro / MICRO
+        return cls(rule, seed, round_, degree, verified, lower, upper, failed, holders, had)
 
 
 @dataclass
@@ -83,8 +97,9 @@ class ArenaResult:
     def summary(self) -> dict[str, Any]:
         """The JSON object: {"rules": {R: {"attacks": {A: {...}}, "honest_refused", "honest_failed", "degree"}}, ...}.
 
-        `honest_refused` is the share of honest assessments with a screen failed, `honest_failed` how many each screen
-        failed, `honest` how many there are.
+        `honest_refused` is the share of honest assessments that a screen hurts, `honest_failed` how many each screen
+        hurts, `honest` how many there are. `honest_linked` is of those who are linked for samples that they do have in
+        common: how many, and the means of what they are taken to have and of what they have.
         """
         return {
             "dataset": self.setting.dataset,
@@ -124,8 +139,9 @@ class ArenaResult:
         found: dict[str, Any] = {
             "attacks": {name: values for name, values in attacks.items() if values is not None},
             "honest": len(rounds),
-            "honest_refused": _rounded(np.mean([bool(h.failed) for h in rounds])) if rounds else None,
-            "honest_failed": dict(sorted(Counter(screen for h in rounds for screen in h.failed).items())),
+            "honest_refused": _rounded(np.mean([bool(h.hurt) for h in rounds])) if rounds else None,
+            "honest_failed": dict(sorted(Counter(screen for h in rounds for screen in h.hurt).items())),
+            "honest_linked": _linked(rounds),
         }
         if rule == "verified":
             found["degree"] = degree_figures(rounds)
@@ -163,6 +179,15 @@ class ArenaResult:
         )
         figure.colorbar(image, ax=axes, label="credits a round")
         figure.savefig(path, dpi=150)
+
+
+def _linked(rounds: Sequence[HonestRound]) -> dict[str, Any]:
+    """Of those who are linked for a reason: how many, and the holders of their samples as settled and in truth."""
+    linked = [h for h in rounds if h.failed != h.hurt]
+    if not linked:
+        return {"n": 0, "holders": None, "had": None}
+    holders, had = (np.mean([getattr(h, name) for h in linked]) for name in ("holders", "had"))
+    return {"n": len(linked), "holders": _rounded(holders), "had": _rounded(had)}
 
 
 def degree_figures(rounds: Sequence[HonestRound]) -> dict[str, Any]:

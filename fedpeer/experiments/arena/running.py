@@ -97,16 +97,19 @@ def _check_store(setting: ArenaSetting, store: CellStore) -> None:
 def _record_honest(stage: Stage, result: ArenaResult) -> None:
     """Degrees and refusals of the honest; those that make no effort count, too, in a round of their own."""
     traders, seed = stage.population.traders, stage.population.seed
+    optimal, idle = stage.honest.holders, stage.honest.idle_holders
     for rule, assessments in stage.honest.found.items():
         by_id = {a.participant_id: a for a in assessments}
         result.honest += [
-            HonestRound.of(rule, seed, stage.round, float(t.optimal.degree), by_id[t.name])
+            HonestRound.of(rule, seed, stage.round, float(t.optimal.degree), optimal[t.name], by_id[t.name])
             for t in traders
             if t.name in by_id
         ]
     if "verified" in stage.honest.found:
         result.honest += [
-            HonestRound.of("verified", seed, stage.round, float(trader.start.degree), assessment)
+            HonestRound.of(
+                "verified", seed, stage.round, float(trader.start.degree), idle[trader.name], assessment
+            )
             for trader, assessment in zip(traders, stage.assessed_idle(), strict=True)
         ]
 

@@ -53,13 +53,19 @@ class RuleOutcome:
 
 @dataclass(frozen=True, eq=False)
 class Honest:
-    """A round with everyone honest: models, submissions, assessments, and utilities in credits by rule."""
+    """A round with everyone honest: models, submissions, assessments, and utilities in credits by rule.
+
+    Attributes:
+        holders, idle_holders: of each, how many have one of its samples, in the mean, itself included.
+    """
 
     optimal: Mapping[str, Model]
     idle: Mapping[str, Model]
     submissions: Mapping[str, Submission]
     found: Mapping[str, Sequence[Assessment]]
     utilities: Mapping[str, Mapping[str, float]]
+    holders: Mapping[str, float]
+    idle_holders: Mapping[str, float]
 
 
 class Stage:
@@ -112,12 +118,11 @@ class Stage:
     def _play_honestly(self) -> Honest:
         population, traders = self.population, self.population.traders
         seeds = [int(s) for s in population.generator.integers(2**31, size=2 * len(traders))]
-        optimal_rows = population.apart([t.optimal for t in traders])
+        optimal_rows, idle_rows = (
+            population.apart([getattr(t, of) for t in traders]) for of in ("optimal", "start")
+        )
         self._rows = {t.name: rows for t, rows in zip(traders, optimal_rows, strict=True)}
-        samples = [
-            population.pool.select(rows)
-            for rows in (*optimal_rows, *population.apart([t.start for t in traders]))
-        ]
+        samples = [population.pool.select(rows) for rows in (*optimal_rows, *idle_rows)]
         models = train_all(population.workload, self.start, samples, population.recipe, seeds)
         optimal = {t.name: m for t, m in zip(traders, models, strict=False)}
         idle = {t.name: m for t, m in zip(traders, models[len(traders) :], strict=True)}
@@ -133,7 +138,11 @@ class Stage:
         for rule, assessments in found.items():
             income = _incomes(self._settled(rule, assessments))
             utilities[rule] = {t.name: income.get(t.name, 0.0) - t.spent(t.optimal) for t in traders}
-        return Honest(optimal, idle, submissions, found, utilities)
+        names = [t.name for t in traders]
+        holders, of_idle = (
+            dict(zip(names, _holders(rows), strict=True)) for rows in (optimal_rows, idle_rows)
+        )
+        return Honest(optimal, idle, submissions, found, utilities, holders, of_idle)
 
     def assessed_idle(self) -> Sequence[Assessment]:
         """Everyone honest without effort, in a round of their own, in the traders' order."""
@@ -315,6 +324,12 @@ def stages(setting: ArenaSetting, seed: int) -> Iterator[Stage]:
         broadcasts.append(Broadcast(f"round {round_}", start, merged, setting.aggregation == "mean"))
         spoilt, opened = stage.spoilt_peers(), shadows.model(len(models))
         start = stage.aggregated(list(models.values()))
+
+
+def _holders(rows: Sequence[Rows]) -> list[float]:
+    """How many have one of each one's samples, in the mean."""
+    held = np.bincount(np.concatenate([np.unique(each) for each in rows]))
+    return [float(held[each].mean()) for each in rows]
 
 
 def _layout(model: Model) -> dict[str, tuple[tuple[int, ...], str]]:

@@ -14,7 +14,7 @@ from fedpeer.cli.arena import arena
 from fedpeer.cli.errors import CommandError
 from fedpeer.experiments.arena import ATTACKS, ArenaResult, ArenaSetting, run_arena
 from fedpeer.experiments.arena.compared import COMPARED_RULES
-from fedpeer.experiments.arena.results import bootstrap_interval
+from fedpeer.experiments.arena.results import HonestRound, bootstrap_interval
 from fedpeer.experiments.arena.running import arena_cells
 from fedpeer.experiments.arena.setting import ArenaPopulation, Trader, make_population
 from fedpeer.experiments.cells import Cell, CellStore, local_executor
@@ -156,6 +156,15 @@ def test_the_summary_has_the_promised_form(result: ArenaResult, tmp_path: Path) 
     assert verified["honest"] == 12, "six at their optimum, six without effort"
     result.heat_map(tmp_path / "arena.png")
     assert (tmp_path / "arena.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("had", "hurt"), [(1.0, ("overlap", "claim")), (1.3, ("claim",))])
+def test_a_link_hurts_who_has_no_samples_in_common(had: float, hurt: tuple[str, ...]) -> None:
+    honest = HonestRound("verified", 0, 1, 0.2, 0.2, 0.1, 0.3, ("overlap", "claim"), 1.4, had)
+    assert honest.hurt == hurt
+    found = ArenaResult(replace(SETTING, rules=("verified",)), honest=[honest]).summary()["rules"]["verified"]
+    assert found["honest_failed"] == dict.fromkeys(sorted(hurt), 1)
+    assert found["honest_linked"]["n"] == (had > 1)
 
 
 def test_every_strategy_of_the_market_is_there() -> None:
