@@ -16,6 +16,7 @@ from fedpeer import extensions
 from fedpeer.evidence.measuring import Ensemble
 from fedpeer.experiments.accuracy.trial import drawn
 from fedpeer.experiments.arena.setting import ArenaPopulation, Rows, Trader
+from fedpeer.experiments.arena.tricks import jittered
 from fedpeer.learning.samples import Samples
 from fedpeer.learning.strata import Codes
 from fedpeer.learning.workloads.protocol import Workload
@@ -26,6 +27,9 @@ Model = Mapping[str, Any]
 
 #: Noise added to a model, over what training changes in each tensor.
 _NOISE = 0.5
+
+#: Noise added to real inputs, over their deviation.
+_INPUT_NOISE = 0.25
 
 #: Samples a label of an attacker that repeats a handful.
 _HANDFUL = 2
@@ -246,10 +250,11 @@ def _sybils(position: Position) -> list[AttackSubmission]:
 
 
 def _identities(
-    count: int, share: float, repeated: bool = False
+    count: int, share: float, repeated: bool = False, noise: float = 0.0
 ) -> Callable[[Position], list[AttackSubmission]]:
     """Several identities, each trained on so large a part of one data set of the honest optimum: parts by chance where
-    they overlap, else disjoint ones; repeated up to the recipe's number of samples, or as few as they are."""
+    they overlap, else disjoint ones; repeated up to the recipe's number of samples, or as few as they are; with noise
+    of so many deviations on real inputs."""
 
     def play(position: Position) -> list[AttackSubmission]:
         mix = position.trader.optimal
@@ -263,10 +268,9 @@ def _identities(
             else:
                 rows = position.generator.permutation(len(own))[:size]
             rows = np.resize(rows, len(own)) if repeated else rows
+            samples = jittered(own.select(rows), noise, position.generator)
             name, head = (f"{position.trader.name}-i{i}", None) if i else (position.trader.name, 0)
-            entries.append(
-                AttackSubmission(name, _trained(position, own.select(rows)), mix.degree, head=head)
-            )
+            entries.append(AttackSubmission(name, _trained(position, samples), mix.degree, head=head))
         return entries
 
     return play
@@ -316,6 +320,10 @@ def _attacks() -> list[Attack]:
         Attack("thirds", _identities(3, 1 / 3), _honest_cost),
         Attack("halves-repeated", _identities(2, 1 / 2, repeated=True), _honest_cost),
         Attack("thirds-repeated", _identities(3, 1 / 3, repeated=True), _honest_cost),
+        Attack("identities-3-noise", _identities(3, 0.8, repeated=True, noise=_INPUT_NOISE), _honest_cost),
+        Attack("identities-8-noise", _identities(8, 0.8, repeated=True, noise=_INPUT_NOISE), _honest_cost),
+        Attack("halves-noise", _identities(2, 1 / 2, repeated=True, noise=_INPUT_NOISE), _honest_cost),
+        Attack("thirds-noise", _identities(3, 1 / 3, repeated=True, noise=_INPUT_NOISE), _honest_cost),
         Attack("shuffled-labels", lambda p: p.alone(_shuffled(p)), free),
         Attack("handful", lambda p: p.alone(_handful(p)), _handful_cost),
         Attack("drop-out", _drop_out, lambda p: 0.0 if p.spoilt_peer else _honest_cost(p)),

@@ -168,7 +168,7 @@ def test_a_link_hurts_who_has_no_samples_in_common(had: float, hurt: tuple[str, 
 
 
 def test_every_strategy_of_the_market_is_there() -> None:
-    assert len(ATTACKS) == 29
+    assert len(ATTACKS) == 33
     assert {"old-model", "last-step", "handful", "colluders-2", "colluders-4", "drop-out"} <= set(ATTACKS)
 
 
