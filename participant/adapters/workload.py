@@ -95,6 +95,7 @@ class WorkloadTask(Task):
         self.seed = seed
         self._terms: Terms | None = None
         self._workload: Workload | None = None
+        self._told = False
 
     def prepare(self, terms: Terms) -> None:
         """Refuses a task whose workload is not here or another here, data that do not fit, and a step that fails.
@@ -136,8 +137,11 @@ class WorkloadTask(Task):
 
     def counts(self) -> Counts:
         chosen, held = self.data(1), len(self._fitting(self.samples))
-        if len(chosen) < held:
-            _log.info("of %d samples %d are trained on", held, len(chosen))
+        if len(chosen) < held and not self._told:
+            _log.warning(
+                "Of %d samples %d are trained on, as many as the recipe asks for.", held, len(chosen)
+            )
+        self._told = True
         return count(chosen, self.terms, self.folders)
 
     def data(self, round_: int) -> Samples:
