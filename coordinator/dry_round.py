@@ -34,6 +34,7 @@ from coordinator.scoring import RoundStart, Scored, Scorer, judgement, make_scor
 from coordinator.shadow_workers import LocalWorkers
 from coordinator.storage.tasks import TaskRow
 from coordinator.workload import folder_of, runs_apart, workload_of
+from fedpeer.learning.images import LARGEST_PIXEL
 from fedpeer.learning.learner_data import LearnerData
 from fedpeer.learning.samples import Samples
 from fedpeer.learning.strata import counts_over
@@ -50,6 +51,7 @@ from fedpeer.protocol.model_file import (
     stored_spec,
 )
 from fedpeer.protocol.submission import Submission
+from fedpeer.terminal import counted
 from mechanism.degree import noniid_degree
 from mechanism.errors import FieldError
 from mechanism.evidence import EvidenceModel
@@ -100,9 +102,6 @@ _SCARCE = 0.125
 
 #: The least change by the whole recipe, of a model's own length. float32 holds seven digits of a weight.
 _LEAST_CHANGE = 1e-6
-
-#: No pixel is larger where images are scaled, to 0 to 1 or to a deviation of 1.
-_LARGEST_PIXEL = 30.0
 
 #: Samples that are made up where a rule without evidence has no D_c.
 _MADE_UP = 256
@@ -223,6 +222,8 @@ def prove(task: PreparedTask, say: Say = lambda text: None, *, accept_noise: boo
     workload, measured = workload_of(recipe, folder_of(row.settings)), needs_evidence(row.terms.rule.name)
     if task.data is not None and workload is not None:
         _check_data(task.data, workload.classes is not None, runs_apart(recipe))
+    if task.data is not None and measured:
+        _check_strata(task.data, row.terms)
     cut = _cut(recipe, task.data) if measured and task.data is not None else recipe
     section = EvidenceSection(**row.settings["evidence"])
     shadows = min(_SHADOWS, section.shadows)
@@ -279,6 +280,19 @@ def prove(task: PreparedTask, say: Say = lambda text: None, *, accept_noise: boo
         models=trained_for,
         **{**vars(learnt), "doubts": doubts},
     )
+
+
+def _check_strata(data: LearnerData, terms: Terms) -> None:
+    """Raises MarketTaskError where evidence has too few samples of a stratum: before anything is trained."""
+    from fedpeer.evidence.measuring import MIN_STRATUM_SAMPLES  # imports torch
+
+    counts = data.counts()
+    if min(counts) < MIN_STRATUM_SAMPLES:
+        least = counts.index(min(counts))
+        raise MarketTaskError(
+            f"D_c has {counted(counts[least], 'sample')} of stratum {terms.strata_names[least]}; expected at least "
+            f"{MIN_STRATUM_SAMPLES} of each, since evidence trains on some and looks at others"
+        )
 
 
 def _unknown(half_width: float | None, terms: Terms, shadows: int, cut: bool) -> tuple[str, ...]:
@@ -376,7 +390,7 @@ def _check_data(data: LearnerData, classified: bool, own_scale: bool) -> None:
                 continue
             low, high = float(array.min()), float(array.max())
             whole = high - low > 1 and bool((array == np.floor(array)).all())
-            if whole or max(-low, high) > _LARGEST_PIXEL:
+            if whole or max(-low, high) > LARGEST_PIXEL:
                 raise MarketTaskError(
                     f"{name} has pixels from {low:g} to {high:g}; expected the scale on which participants train, 0 to "
                     "1 or a deviation of 1: divide by the largest value (255 for bytes) before the file is written"

@@ -130,6 +130,23 @@ def test_an_architecture_of_fedpeers_by_its_name(shop: Shop) -> None:
     assert set(made.metrics) == {"loss", "accuracy"}
 
 
+def test_images_of_an_npz_are_read_as_the_learners_own_are_and_held_to_their_scale(tmp_path: Path) -> None:
+    terms = terms_for(
+        initial_weights("digits-cnn", 0), Recipe("digits-cnn", 1, 10, "adam", Decimal("0.01"), 30)
+    )
+    images = np.random.default_rng(0).integers(0, 17, (30, 1, 8, 8), dtype=np.uint8)
+    np.savez(tmp_path / "mine.npz", images=images, labels=np.arange(30) % 10)
+    mine = WorkloadTask(tmp_path / "mine.npz")
+    mine.prepare(terms)
+    assert mine.samples.inputs.dtype == np.float32
+    assert (mine.samples.inputs == images).all()
+    np.savez(tmp_path / "mine.npz", images=images * 15, labels=np.arange(30) % 10)
+    with pytest.raises(TaskError, match=r"the images have values up to 240; expected the learner's scale"):
+        WorkloadTask(tmp_path / "mine.npz").prepare(terms)
+    with pytest.raises(TaskError, match="images cannot be read: there is no such file or folder"):
+        WorkloadTask(tmp_path / "images").prepare(terms)
+
+
 def test_a_regression_has_a_loss_and_no_accuracy(shop: Shop) -> None:
     strata = Quantiles("target", (Decimal("-0.5"), Decimal("0.5")))
     terms = shop.terms("price", strata=strata)
@@ -215,8 +232,16 @@ def test_columns_come_in_the_order_of_the_terms(shop: Shop) -> None:
         (lambda x, y: (np.where(x > 3, np.nan, x), y), "values that are NaN or infinite"),
         (lambda x, y: (x, y + 0.5), "a target that is measured is no label"),
         (lambda x, y: (x, y + 1), "labels run from 1 to 3; expected 0 to 2"),
-        (lambda x, y: (x[:, :2], y), "one step of training was tried before the claim and failed with"),
+        (
+            lambda x, y: (x[:, :2], y),
+            r"one step of training was tried before the claim and failed with .*; it was given inputs float32 of shape "
+            r"\(\d+, 2\), targets int64 of shape",
+        ),
         (lambda x, y: (x[:0], y[:0]), "there are no samples"),
+        (
+            lambda x, y: (x[:1], y[:1]),
+            "tried before the claim and failed: training on 1 sample; expected at least 2$",
+        ),
         (lambda x, y: (x[:5], y), "expected arrays of one length"),
         (lambda x, y: (x, None), "inputs are given without targets"),
         (lambda x, y: (Samples(x, y), y), "beside samples that have their own"),
@@ -403,6 +428,11 @@ def test_images_of_a_file_or_a_folder(tmp_path: Path, caplog: pytest.LogCaptureF
     mine.prepare(replace(terms, classes=names))
     assert mine.counts() == (1,) * 10
     assert not caplog.messages
+    table = replace(terms, classes=names, columns=Columns(("width", "height"), "kind", "array"))
+    with pytest.raises(
+        TaskError, match="is a folder, and the task reads a table; expected a file with width, hei"
+    ):
+        WorkloadTask(tmp_path).prepare(table)
     (tmp_path / "a" / "2.heic").write_bytes(b"")
     WorkloadTask(tmp_path).prepare(replace(terms, classes=names))
     assert "1 file that is left out (1 .heic; the first is a/2.heic)" in caplog.text
