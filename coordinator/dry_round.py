@@ -425,7 +425,7 @@ def _train(
     from fedpeer.learning.workloads.protocol import train_sent  # imports torch
 
     weights, models, taken = open_model(start.model).weights(), [], []
-    with _refusing("models cannot be trained by the recipe", "change [recipe] in the task file"):
+    with _refusing("models cannot be trained by the recipe", "change [recipe] in the task file, or mend the workload"):
         samples, degrees, seen = _samples(task, recipe, count)
         for number, data in enumerate(samples, 1):
             say(f"training model {number} of {count}")
@@ -661,7 +661,7 @@ def _knowing(
     shuffled = data.validation.select(
         trained.seen, data.validation.targets[generator.permutation(trained.seen)]
     )
-    with _refusing("models cannot be trained by the recipe", "change [recipe] in the task file"):
+    with _refusing("models cannot be trained by the recipe", "change [recipe] in the task file, or mend the workload"):
         blind = train_sent(workload, begun, shuffled, task.row.terms.recipe, 1)
 
     def better(part: Samples) -> tuple[float, float]:

@@ -323,9 +323,9 @@ def read(path: Path, terms: Terms) -> Samples:
     """
     if path.is_dir():
         if terms.columns is not None:
-            named = ", ".join((*terms.columns.inputs, terms.columns.target))
+            needed = ", ".join((*terms.columns.inputs, terms.columns.target))
             raise DataError(
-                f"{path} is a folder, and the task reads a table; expected a file with {named:.200}"
+                f"{path} is a folder, and the task reads a table; expected a file with {needed:.200}"
             )
         if not terms.classes:
             raise DataError(f"{path} is a folder, and the task has no class names to know its sub-folders by")
@@ -375,10 +375,10 @@ def fitted(samples: Samples, terms: Terms, classes: int | None) -> Samples:
                 "such samples out"
             )
     inputs = samples.inputs
-    images = terms.recipe.source is None and isinstance(inputs, np.ndarray) and inputs.dtype.kind in "iuf"
-    if (
-        images and (highest := np.abs(inputs).max(initial=0)) > LARGEST_PIXEL
-    ):  # as the learner's own are held to
+    highest = 0.0
+    if terms.recipe.source is None and isinstance(inputs, np.ndarray) and inputs.dtype.kind in "iuf":
+        highest = float(np.abs(inputs).max(initial=0))
+    if highest > LARGEST_PIXEL:  # as the learner's own are held to
         raise DataError(
             f"the images have values up to {highest:g}; expected the learner's scale, 0 to 1 or a deviation of 1: "
             "divide by the largest value, which is 255 for bytes"

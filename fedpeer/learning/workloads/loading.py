@@ -52,6 +52,9 @@ from mechanism.terms import Recipe
 
 Result = TypeVar("Result")
 
+#: Characters of somebody else's exception in a sentence.
+_LONGEST_TEXT = 300
+
 #: The factory of every architecture of `fedpeer.learning.models`, which are known by their own names.
 _CNNS = "fedpeer.learning.workloads.cnns:CnnWorkload"
 
@@ -423,9 +426,12 @@ def _oddness(workload: Workload, method: str, arguments: tuple[Any, ...], found:
 
 
 def _said(error: BaseException) -> str:
-    """An exception of somebody else's code in one line, with the last place in a file."""
+    """An exception of somebody else's code in one line of bounded length, with the last place in a file."""
     place, trace = "", error.__traceback__
     while trace is not None:
         place = f" ({Path(trace.tb_frame.f_code.co_filename).name}, line {trace.tb_lineno})"
         trace = trace.tb_next
-    return f"{type(error).__name__}: {' '.join(str(error).split())}{place}"
+    text = " ".join(str(error).split())
+    if len(text) > _LONGEST_TEXT:
+        text = f"{text[:_LONGEST_TEXT]} ..."
+    return f"{type(error).__name__}: {text}{place}"
