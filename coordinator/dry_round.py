@@ -30,7 +30,7 @@ from coordinator.config import EvidenceSection
 from coordinator.derivation import chain_secret, evidence_seed
 from coordinator.errors import CoordinatorError, MarketTaskError
 from coordinator.opening import PreparedTask
-from coordinator.scoring import RoundStart, Scored, Scorer, judgement, make_scorer, merged_parts
+from coordinator.scoring import RoundStart, Scored, Scorer, check_strata, judgement, make_scorer, merged_parts
 from coordinator.shadow_workers import LocalWorkers
 from coordinator.storage.tasks import TaskRow
 from coordinator.workload import folder_of, runs_apart, workload_of
@@ -51,7 +51,6 @@ from fedpeer.protocol.model_file import (
     stored_spec,
 )
 from fedpeer.protocol.submission import Submission
-from fedpeer.terminal import counted
 from mechanism.degree import noniid_degree
 from mechanism.errors import FieldError
 from mechanism.evidence import EvidenceModel
@@ -223,7 +222,7 @@ def prove(task: PreparedTask, say: Say = lambda text: None, *, accept_noise: boo
     if task.data is not None and workload is not None:
         _check_data(task.data, workload.classes is not None, runs_apart(recipe))
     if task.data is not None and measured:
-        _check_strata(task.data, row.terms)
+        check_strata(task.data, row.terms)
     cut = _cut(recipe, task.data) if measured and task.data is not None else recipe
     section = EvidenceSection(**row.settings["evidence"])
     shadows = min(_SHADOWS, section.shadows)
@@ -280,19 +279,6 @@ def prove(task: PreparedTask, say: Say = lambda text: None, *, accept_noise: boo
         models=trained_for,
         **{**vars(learnt), "doubts": doubts},
     )
-
-
-def _check_strata(data: LearnerData, terms: Terms) -> None:
-    """Raises MarketTaskError where evidence has too few samples of a stratum: before anything is trained."""
-    from fedpeer.evidence.measuring import MIN_STRATUM_SAMPLES  # imports torch
-
-    counts = data.counts()
-    if min(counts) < MIN_STRATUM_SAMPLES:
-        least = counts.index(min(counts))
-        raise MarketTaskError(
-            f"D_c has {counted(counts[least], 'sample')} of stratum {terms.strata_names[least]}; expected at least "
-            f"{MIN_STRATUM_SAMPLES} of each, since evidence trains on some and looks at others"
-        )
 
 
 def _unknown(half_width: float | None, terms: Terms, shadows: int, cut: bool) -> tuple[str, ...]:
@@ -425,7 +411,9 @@ def _train(
     from fedpeer.learning.workloads.protocol import train_sent  # imports torch
 
     weights, models, taken = open_model(start.model).weights(), [], []
-    with _refusing("models cannot be trained by the recipe", "change [recipe] in the task file, or mend the workload"):
+    with _refusing(
+        "models cannot be trained by the recipe", "change [recipe] in the task file, or mend the workload"
+    ):
         samples, degrees, seen = _samples(task, recipe, count)
         for number, data in enumerate(samples, 1):
             say(f"training model {number} of {count}")
@@ -661,7 +649,9 @@ def _knowing(
     shuffled = data.validation.select(
         trained.seen, data.validation.targets[generator.permutation(trained.seen)]
     )
-    with _refusing("models cannot be trained by the recipe", "change [recipe] in the task file, or mend the workload"):
+    with _refusing(
+        "models cannot be trained by the recipe", "change [recipe] in the task file, or mend the workload"
+    ):
         blind = train_sent(workload, begun, shuffled, task.row.terms.recipe, 1)
 
     def better(part: Samples) -> tuple[float, float]:

@@ -10,12 +10,14 @@ import pytest
 from PIL import Image
 
 from coordinator import dry_round
+from coordinator.calibration import measure
 from coordinator.config import TaskConfig, read_config, resolve_paths
 from coordinator.dry_round import prove
 from coordinator.errors import ConfigError, MarketTaskError
 from coordinator.learner_data import commit_validation
 from coordinator.opening import PreparedTask, prepare_task
 from coordinator.scoring import make_scorer
+from coordinator.workload import end, folder_of, workload_of
 from fedpeer.learning.brought import brought_samples
 from fedpeer.learning.errors import DataError, WorkloadError
 from fedpeer.learning.samples import Samples
@@ -100,6 +102,10 @@ def far():
 
 def alike():
     return lambda samples: np.zeros(len(samples), int)
+
+
+def sides():
+    return lambda samples: (samples.inputs[:, 0] > 0).astype(int)
 
 
 def drawn():
@@ -204,7 +210,7 @@ def _ending(folder: Path) -> Iterator[None]:
     """The processes of the workloads end with the tests."""
     yield
     for task in OPENED:
-        make_scorer(task.row, task.data).close()
+        end(workload_of(task.row.terms.recipe, folder_of(task.row.settings)))
 
 
 def test_a_table_with_a_perceptron_is_opened_proved_and_scored_after_a_restart(folder: Path) -> None:
@@ -403,6 +409,16 @@ def test_what_cannot_be_opened_is_refused_in_a_sentence(
 def test_weights_that_training_makes_nan_are_no_weights_that_hardly_move(folder: Path) -> None:
     with pytest.raises(MarketTaskError, match=r"is refused, as participants' models would be: .*NaN"):
         prove(prepared(folder, "own_models:breaks", CLASSES))
+
+
+def test_too_few_samples_of_a_stratum_are_named_before_anything_is_trained(folder: Path) -> None:
+    strata = 'strata = { factory = "own_models:sides", names = ["left", "right", "top"] }'
+    task = prepared(folder, "own_models:breaks", CLASSES, strata, rule="verified")
+    for needs in (prove, lambda task: measure(task, 100, lambda trained, of: None)):
+        with pytest.raises(
+            MarketTaskError, match="D_c has 0 samples of stratum top; expected at least 10 of each"
+        ):
+            needs(task)
 
 
 def test_a_reference_with_an_empty_stratum_is_refused_where_evidence_pays(folder: Path) -> None:
