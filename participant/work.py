@@ -30,6 +30,9 @@ from participant.task import Task, Trained, TrainingCancelled, TrainingRound
 
 _log = logging.getLogger("participant")
 
+#: Part of a payment below which a sentence says nothing.
+_NOTHING = 0.005
+
 #: Times the recipe's samples that count as so many.
 _MORE = 1.1
 
@@ -225,9 +228,11 @@ def other_size(terms: Terms, counts: Sequence[int]) -> str:
         left = float(weight(Fraction(held, asked), Fraction(1), Fraction(terms.rule.whole_from)))
         most = max_payment_micro(terms.Q, terms.upsilon, terms.payment.exact)
         fee = float(terms.rule.fee) * 1_000_000 / most if most else 0.0
+        share = left - fee * (1 - left)
+        paid = "nothing" if share < _NOTHING else f"at most {share:.0%} of what enough of them would be"
         return (
             f"The data have {held} samples and the recipe asks for {asked}: where the evidence tells how many there "
-            f"are, so few are paid at most {max(0.0, left - fee * (1 - left)):.0%} of what enough of them would be."
+            f"are, so few are paid {paid}."
         )
     return ""
 

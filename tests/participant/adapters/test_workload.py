@@ -296,13 +296,15 @@ def test_a_program_of_ones_own_hears_that_its_data_have_another_number_of_sample
         (33, ""),
         (27, ""),
         (24, "paid at most 83% of"),
-        (21, ":"),
+        (21, "paid at most 56% of"),
     ):
         counts = (held - 20, 10, 10)
         sentence = other_size(terms, counts)
         assert words in sentence
         assert bool(words) == bool(sentence)
         assert other_size(replace(terms, rule=Rule("paper")), counts) == ""
+    dear = replace(terms, rule=replace(terms.rule, fee=terms.Q))
+    assert "so few are paid nothing." in other_size(dear, (4, 10, 10))
     trainer = LocalTrainer(task(shop, samples(21)))
     trainer.prepare(terms)
     for _ in range(2):
