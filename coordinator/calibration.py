@@ -191,7 +191,7 @@ def _cache_folder() -> Path:
 
 
 def measure(task: PreparedTask, shadows: int, report: "Report") -> "MeasuredGaps":
-    """Phi and Upsilon of a task that is `calibratable`, from its first model. Raises EvidenceError."""
+    """Phi and Upsilon of a task that is `calibratable`, from its first model. Raises EvidenceError, MarketTaskError."""
     from fedpeer.evidence.gaps import measure_gaps
 
     row, data = task.row, task.data

@@ -30,10 +30,11 @@ from coordinator.config import EvidenceSection
 from coordinator.derivation import chain_secret, evidence_seed
 from coordinator.errors import CoordinatorError, MarketTaskError
 from coordinator.opening import PreparedTask
-from coordinator.scoring import RoundStart, Scored, Scorer, judgement, make_scorer, merged_parts
+from coordinator.scoring import RoundStart, Scored, Scorer, check_strata, judgement, make_scorer, merged_parts
 from coordinator.shadow_workers import LocalWorkers
 from coordinator.storage.tasks import TaskRow
 from coordinator.workload import folder_of, runs_apart, workload_of
+from fedpeer.learning.images import LARGEST_PIXEL
 from fedpeer.learning.learner_data import LearnerData
 from fedpeer.learning.samples import Samples
 from fedpeer.learning.strata import counts_over
@@ -100,9 +101,6 @@ _SCARCE = 0.125
 
 #: The least change by the whole recipe, of a model's own length. float32 holds seven digits of a weight.
 _LEAST_CHANGE = 1e-6
-
-#: No pixel is larger where images are scaled, to 0 to 1 or to a deviation of 1.
-_LARGEST_PIXEL = 30.0
 
 #: Samples that are made up where a rule without evidence has no D_c.
 _MADE_UP = 256
@@ -223,6 +221,8 @@ def prove(task: PreparedTask, say: Say = lambda text: None, *, accept_noise: boo
     workload, measured = workload_of(recipe, folder_of(row.settings)), needs_evidence(row.terms.rule.name)
     if task.data is not None and workload is not None:
         _check_data(task.data, workload.classes is not None, runs_apart(recipe))
+    if task.data is not None and measured:
+        check_strata(task.data, row.terms)
     cut = _cut(recipe, task.data) if measured and task.data is not None else recipe
     section = EvidenceSection(**row.settings["evidence"])
     shadows = min(_SHADOWS, section.shadows)
@@ -376,7 +376,7 @@ def _check_data(data: LearnerData, classified: bool, own_scale: bool) -> None:
                 continue
             low, high = float(array.min()), float(array.max())
             whole = high - low > 1 and bool((array == np.floor(array)).all())
-            if whole or max(-low, high) > _LARGEST_PIXEL:
+            if whole or max(-low, high) > LARGEST_PIXEL:
                 raise MarketTaskError(
                     f"{name} has pixels from {low:g} to {high:g}; expected the scale on which participants train, 0 to "
                     "1 or a deviation of 1: divide by the largest value (255 for bytes) before the file is written"
@@ -411,7 +411,9 @@ def _train(
     from fedpeer.learning.workloads.protocol import train_sent  # imports torch
 
     weights, models, taken = open_model(start.model).weights(), [], []
-    with _refusing("models cannot be trained by the recipe", "change [recipe] in the task file"):
+    with _refusing(
+        "models cannot be trained by the recipe", "change [recipe] in the task file, or mend the workload"
+    ):
         samples, degrees, seen = _samples(task, recipe, count)
         for number, data in enumerate(samples, 1):
             say(f"training model {number} of {count}")
@@ -647,7 +649,9 @@ def _knowing(
     shuffled = data.validation.select(
         trained.seen, data.validation.targets[generator.permutation(trained.seen)]
     )
-    with _refusing("models cannot be trained by the recipe", "change [recipe] in the task file"):
+    with _refusing(
+        "models cannot be trained by the recipe", "change [recipe] in the task file, or mend the workload"
+    ):
         blind = train_sent(workload, begun, shuffled, task.row.terms.recipe, 1)
 
     def better(part: Samples) -> tuple[float, float]:

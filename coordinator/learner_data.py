@@ -11,6 +11,7 @@ operator's gives or counts is computed in a process of its own.
 import hashlib
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -123,7 +124,11 @@ def chosen_strata(asked: StrataSection | None, given: Given, folder: Path | None
     source = FactorySource(asked.factory, asked.options, folders_of(folder))
     names = tuple(asked.names or ())
     if not names:
-        count = int(apart(coded_by, source, data).max()) + 1
+        count = int(apart(asked.factory, coded_by, source, data).max()) + 1
+        if count < 2:
+            raise MarketTaskError(
+                f"{asked.factory} gives all samples of D_c the stratum 0; expected 2 strata or more"
+            )
         if count > MAX_STRATA:
             raise MarketTaskError(
                 f"{asked.factory} gives strata up to {count - 1}; expected numbers from 0, for at most {MAX_STRATA}"
@@ -144,12 +149,23 @@ def stratified(given: Given, strata: Strata, names: tuple[str, ...], folder: Pat
         if isinstance(strata, Coded):
             from fedpeer.learning.workloads.loading import apart  # it imports torch
 
-            codes: Codes = apart(of, given.validation)
+            codes: Codes = apart(strata.factory, _steady, of, given.validation)
         else:
             codes = of(given.validation)
     except DataError as error:
         raise MarketTaskError(f"D_c cannot be cut into the strata: {error}") from None
     return LearnerData(given.name, given.validation, codes, len(names), given.test, given.notes)
+
+
+def _steady(of: Callable[[Samples], Codes], samples: Samples) -> Codes:
+    """What a factory's function gives. Raises DataError where a second call gives something else."""
+    found = of(samples)
+    if not np.array_equal(found, of(samples)):
+        raise DataError(
+            "a second call gives the same samples other strata, and everybody has to count alike; expected the same "
+            "from every call: give random numbers a seed"
+        )
+    return found
 
 
 def commit_validation(data: Samples | None, salt: bytes) -> bytes:
@@ -194,7 +210,10 @@ def _table(section: DataSection, strata: object) -> Given:
     test = None
     if section.test_file is not None:
         other = read_for(section.test_file, inputs, target, classes, beside, codes)
-        test = samples_of(other, form, classes, beside)
+        try:
+            test = samples_of(other, form, classes, beside)
+        except DataError as error:
+            raise DataError(f"{section.test_file} does not go with D_c: {error}") from None
     return Given(section.file.stem, samples_of(arrays, form, classes, beside), test, classes, form)
 
 
@@ -250,7 +269,7 @@ def _factory(section: DataSection, factory: str, folder: Path | None) -> Given:
     from fedpeer.learning.workloads.loading import FactorySource, apart
 
     source = FactorySource(factory, section.options, folders_of(folder))
-    first, second = apart(brought_samples, source)
+    first, second = apart(factory, brought_samples, source)
     classes: Classes | None = section.classes
     if classes is None and first.targets.dtype.kind == "U":
         classes = _sorted_classes(first.targets)

@@ -22,7 +22,7 @@ from coordinator.workload import folders_of, workload_of
 from fedpeer.audit.input_files import SourceError, opened
 from fedpeer.extensions import PAYMENT_RULES as EXTENDED_RULES
 from fedpeer.extensions import extension_names
-from fedpeer.learning.errors import LearningError
+from fedpeer.learning.errors import LearningError, WorkloadError
 from fedpeer.learning.labels import class_count
 from fedpeer.learning.learner_data import LearnerData
 from fedpeer.protocol.model_file import (
@@ -558,6 +558,8 @@ def _check_evaluates(
     except LearningError as error:
         texts = [name.removeprefix("inputs.") for name, part in few.parts() if part.dtype.kind == "U"]
         hint = f"; {', '.join(texts):.200} of D_c: these are texts, not numbers" if texts else ""
+        if isinstance(error, WorkloadError):
+            hint += f"; it was given {few.described()}"
         raise MarketTaskError(f"recipe.model {model!r} cannot read D_c: {error}{hint}") from None
     if judged.losses.shape != (len(few),):
         raise MarketTaskError(

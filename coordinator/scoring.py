@@ -27,6 +27,7 @@ from fedpeer.learning.learner_data import LearnerData
 from fedpeer.learning.samples import Samples
 from fedpeer.protocol.model_file import open_model
 from fedpeer.protocol.submission import Submission
+from fedpeer.terminal import counted
 from mechanism.canonical import Json
 from mechanism.coverage import one_share
 from mechanism.ledger import entries
@@ -226,13 +227,25 @@ def shadow_evidence(
     )
 
 
+def check_strata(data: LearnerData, terms: Terms) -> None:
+    """Raises MarketTaskError where evidence has too few samples of a stratum: before anything is trained."""
+    from fedpeer.evidence.measuring import MIN_STRATUM_SAMPLES  # imports torch
+
+    counts = data.counts()
+    if min(counts) < MIN_STRATUM_SAMPLES:
+        least = counts.index(min(counts))
+        raise MarketTaskError(
+            f"D_c has {counted(counts[least], 'sample')} of stratum {terms.strata_names[least]}; expected at least "
+            f"{MIN_STRATUM_SAMPLES} of each, since evidence trains on some and looks at others"
+        )
+
+
 def evidence_task(data: LearnerData, row: TaskRow, workload: "Workload", device: str = "") -> "EvidenceTask":
-    """What a task's evidence is taken of, with its shadows on a device. Raises EvidenceError: too few samples of a
-    stratum.
-    """
+    """What a task's evidence is taken of, with its shadows on a device. Raises MarketTaskError as `check_strata`."""
     from fedpeer.evidence import EvidenceTask
 
     terms = row.terms
+    check_strata(data, terms)
     return EvidenceTask(
         workload,
         terms.recipe,

@@ -87,7 +87,8 @@ class Wishes:
         whole("participants", self.participants, 2)
         whole("rounds", self.rounds)
         least, most = least_bill(self), MAX_INTEGER / MICRO
-        asked = f"a degree of {self.degree:g} in {self.rounds} rounds of {self.participants} participants"
+        rounds = f"{self.rounds} round" + "s" * (self.rounds != 1)
+        asked = f"a degree of {self.degree:g} in {rounds} of {self.participants} participants"
         if least > most:
             raise FieldError(
                 "costs",

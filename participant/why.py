@@ -321,8 +321,13 @@ class Why(Readable):
         if weight == 1:
             return "1: all of what its data bring"
         holders, distinct = Fraction(own.holders_micro, MICRO), Fraction(own.distinct_micro, MICRO)
+        have = (
+            "no other of the round has"
+            if holders == 1
+            else f"{_number(holders)} participants of the round have"
+        )
         return (
-            f"{_number(weight)}: {_number(holders)} participants of the round have each of its samples, on average; "
+            f"{_number(weight)}: {have} each of its samples, on average; "
             f"its distinct samples are {_number(distinct)} of the recipe's number, and "
             f"{self.terms.rule.whole_from:f} is enough; {credits_text(self.payment.fee_micro)} is the fee for what the "
             "weight lacks"

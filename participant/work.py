@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -28,6 +29,9 @@ from participant.persistence import patiently
 from participant.task import Task, Trained, TrainingCancelled, TrainingRound
 
 _log = logging.getLogger("participant")
+
+#: Part of a payment below which a sentence says nothing.
+_NOTHING = 0.005
 
 #: Times the recipe's samples that count as so many.
 _MORE = 1.1
@@ -218,7 +222,18 @@ def other_size(terms: Terms, counts: Sequence[int]) -> str:
             f"it is held against, and may be refused; train on {asked} of them."
         )
     if held < terms.rule.whole_from * asked:
-        return f"The data have {held} samples and the recipe asks for {asked}: fewer are paid less."
+        from mechanism.coverage import weight  # the mechanism's part takes its time to import
+        from mechanism.settlement import max_payment_micro
+
+        left = float(weight(Fraction(held, asked), Fraction(1), Fraction(terms.rule.whole_from)))
+        most = max_payment_micro(terms.Q, terms.upsilon, terms.payment.exact)
+        fee = float(terms.rule.fee) * 1_000_000 / most if most else 0.0
+        share = left - fee * (1 - left)
+        paid = "nothing" if share < _NOTHING else f"at most {share:.0%} of what enough of them would be"
+        return (
+            f"The data have {held} samples and the recipe asks for {asked}: where the evidence tells how many there "
+            f"are, so few are paid {paid}."
+        )
     return ""
 
 

@@ -38,6 +38,7 @@ from fedpeer.cli.errors import CommandError
 from fedpeer.evidence.errors import EvidenceError
 from fedpeer.evidence.gaps import COVERAGE, MAX_CALIBRATION_SHADOWS, MIN_CALIBRATION_SHADOWS, MeasuredGaps
 from fedpeer.evidence.planning import trainings
+from fedpeer.terminal import counted
 from fedpeer.text_files import TextFileError, naming, parse_toml, read_text
 from mechanism.audit import least_probability, least_stake
 from mechanism.degree import rational
@@ -382,7 +383,7 @@ def _lines(
         f"For a degree of {wishes.degree:g}, costs of {low} to {high} credits, starts of {start_low} to {start_high}:",
         f"  scale {made.payment.scale:f}, Q {made.Q:f}, claim penalty {made.claim_penalty:f}, stake "
         f"{Decimal(made.stake_micro) / MICRO:.6f} credits",
-        f"  at most {made.bill:f} credits for {wishes.rounds} rounds of {wishes.participants} participants",
+        f"  at most {made.bill:f} credits for {counted(wishes.rounds, 'round')} of {wishes.participants} participants",
         "  That is enough for every population within those ranges."
         if made.payment.scale >= made.sure
         else f"  A scale of {made.sure:f} would be enough for every population within those ranges.",

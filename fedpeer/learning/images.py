@@ -17,6 +17,9 @@ from fedpeer.terminal import counted
 if TYPE_CHECKING:  # Pillow is an extra
     from PIL import Image
 
+#: No pixel is larger where images are scaled, to 0 to 1 or to a deviation of 1.
+LARGEST_PIXEL = 30.0
+
 #: Suffixes of files that are read; `left_out` says which others are there.
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".ppm", ".pgm", ".tif", ".tiff", ".webp")
 
@@ -61,7 +64,7 @@ def read_images(folder: Path, classes: Sequence[str]) -> Samples:
             f"{folder} has the sub-folders {other!r:.120}, which are no classes; expected {classes!r:.120}"
         )
     try:
-        from PIL import Image, ImageOps
+        from PIL import Image, ImageOps, UnidentifiedImageError
     except ImportError as error:
         raise DataError(f"{folder} cannot be read: {missing(error) or error}") from None
     files = [
@@ -85,6 +88,10 @@ def read_images(folder: Path, classes: Sequence[str]) -> Samples:
                 if pages > 1 and image.format != "MPO":  # a camera's JPEG with previews behind the picture
                     raise ValueError(f"it has {pages} pages; expected one: write each as a file of its own")
                 pixels.append(_pixels(ImageOps.exif_transpose(image)))
+        except UnidentifiedImageError:  # whose text names the open file
+            raise DataError(
+                f"{file} cannot be read as an image: it is none, or damaged from its first bytes; replace or remove it"
+            ) from None
         except Exception as error:  # a damaged image fails in as many ways as there are formats
             raise DataError(
                 f"{file} cannot be read as an image: {str(error).partition(chr(10))[0]}"

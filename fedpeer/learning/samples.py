@@ -18,6 +18,9 @@ from fedpeer.learning.errors import DataError
 
 Array = npt.NDArray[Any]
 
+#: Arrays that `Samples.described` names.
+_DESCRIBED = 4
+
 #: Tensors of a model by name, as they travel.
 Weights = Mapping[str, Array]
 
@@ -67,6 +70,15 @@ class Samples:
             ("targets", self.targets),
             *((f"columns.{name}", part) for name, part in self.columns.items()),
         ]
+
+    def described(self) -> str:
+        """Types and shapes of inputs and targets in words, for messages."""
+        said = [
+            f"{name} {'texts' if part.dtype.kind == 'U' else part.dtype} of shape {part.shape}"
+            for name, part in self.parts()
+            if not name.startswith("columns.")
+        ]
+        return ", ".join([*said[:_DESCRIBED], *(["and others"] if len(said) > _DESCRIBED else [])])
 
     def column(self, name: str) -> Array:
         """A column by its name, or the input of that name.

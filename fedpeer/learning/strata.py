@@ -21,6 +21,7 @@ import numpy.typing as npt
 from fedpeer.learning.errors import DataError
 from fedpeer.learning.labels import whole_labels
 from fedpeer.learning.samples import Array, Samples
+from mechanism.errors import kind_of
 from mechanism.records import MAX_DECIMAL_DIGITS
 from mechanism.workload import MAX_STRATA, Coded, Column, Labels, Quantiles, Strata
 
@@ -107,6 +108,10 @@ def quantiles_of(values: npt.ArrayLike, quantiles: int, of: str = "target") -> Q
         raise DataError(
             f"{quantiles} strata of {len(numbers)} values; expected 2 to {MAX_STRATA}, a value for each"
         )
+    if numbers.min() == numbers.max():
+        raise DataError(
+            f"the values of {of} are all {numbers[0]:g}, which tells no strata apart; name another column, or a factory"
+        )
     found = np.quantile(numbers, np.arange(1, quantiles) / quantiles)
     # The shortest text that reads back is exact; no more digits than a decimal of the terms may have.
     last = Decimal(1).scaleb(-MAX_DECIMAL_DIGITS)
@@ -142,7 +147,11 @@ def measured(values: Array, name: str) -> npt.NDArray[np.float64]:
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1 or array.dtype.kind not in "iufb" or not np.isfinite(array).all():
-        raise DataError(f"strata by quantile need one finite number a sample of {name}")
+        has = "texts" if array.dtype.kind == "U" else f"{array.dtype} of shape {array.shape}"
+        raise DataError(
+            f"strata by quantile need one finite number a sample of {name}, which is {has}; name the column itself, or "
+            "a factory"
+        )
     return array.astype(np.float64)
 
 
@@ -180,11 +189,19 @@ def coded_by(source: "FactorySource", samples: Samples) -> Codes:
     from fedpeer.learning.workloads.loading import calling  # as above
 
     function = source.make()
-    with calling(source.factory):
-        found: Any = np.asarray(function(samples))
-    if found.shape != (len(samples),) or found.dtype.kind not in "iu" or (found < 0).any():
+    if not callable(function):
         raise DataError(
-            f"{source.factory} gives {found.dtype} of shape {found.shape}; expected a whole number from 0 for each of "
+            f"{source.factory} gives {kind_of(function)}; expected a function that gives each of the samples a number"
+        )
+    with calling(source.factory):
+        given: Any = function(samples)
+        found = np.asarray(given)
+    if found.shape != (len(samples),) or found.dtype.kind not in "iu" or (found < 0).any():
+        has = f"{found.dtype} of shape {found.shape}" if found.shape else kind_of(given)
+        if found.dtype.kind in "iu" and found.size and found.min() < 0:
+            has += f" with {found.min()} among them"
+        raise DataError(
+            f"the function of {source.factory} gives {has}; expected a whole number from 0 for each of "
             f"{len(samples)} samples"
         )
     codes: Codes = found.astype(np.int64)

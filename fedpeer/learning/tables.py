@@ -148,7 +148,10 @@ def read_samples(
 ) -> Samples:
     """`samples_of` the columns of a file. Arguments and errors as of it and `read_for`."""
     arrays = read_for(path, form.inputs, form.target, classes, beside, codes, named)
-    return samples_of(arrays, form, classes, beside)
+    try:
+        return samples_of(arrays, form, classes, beside)
+    except DataError as error:
+        raise DataError(f"{path} cannot be used: {error}") from None
 
 
 def read_for(

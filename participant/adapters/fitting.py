@@ -148,8 +148,11 @@ def refusing() -> Iterator[None]:
 
 
 @contextmanager
-def tried() -> Iterator[None]:
+def tried(given: str = "") -> Iterator[None]:
     """One step of training, tried before the claim.
+
+    Args:
+        given: what it was tried on, in words.
 
     Raises:
         TaskError: it failed.
@@ -160,8 +163,14 @@ def tried() -> Iterator[None]:
         raise
     except Exception as error:  # each framework has its own
         kind = type(error).__name__
+        if isinstance(error, DataError):  # a sentence that says all
+            raise TaskError(
+                f"one step of training was tried before the claim and failed: {error}",
+                public=f"a step of training failed with {kind}",
+            ) from None
         raise TaskError(
-            f"one step of training was tried before the claim and failed with {kind}: {error}",
+            f"one step of training was tried before the claim and failed with {kind}: {' '.join(str(error).split())}"
+            + (f"; it was given {given}: bring the types and shapes of the learner's own" if given else ""),
             public=f"a step of training failed with {kind}",
         ) from error
 

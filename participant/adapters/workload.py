@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fedpeer.learning.errors import DataError
-from fedpeer.learning.images import left_out, read_images
-from fedpeer.learning.labels import whole_labels
+from fedpeer.learning.images import LARGEST_PIXEL, left_out, read_images
+from fedpeer.learning.labels import real_inputs, whole_labels
 from fedpeer.learning.partition import LabelMix, draw_rows, even_rows, majority_minority, toward_reference
 from fedpeer.learning.samples import Samples
 from fedpeer.learning.strata import beside_of, codes_of, named_of
@@ -95,6 +95,7 @@ class WorkloadTask(Task):
         self.seed = seed
         self._terms: Terms | None = None
         self._workload: Workload | None = None
+        self._told = False
 
     def prepare(self, terms: Terms) -> None:
         """Refuses a task whose workload is not here or another here, data that do not fit, and a step that fails.
@@ -124,7 +125,7 @@ class WorkloadTask(Task):
         samples = self.samples = self._fitting(self.samples)
         codes(samples, terms, self.folders)
         few = samples.select(np.arange(min(len(samples), max(2, recipe.batch_size))))
-        with tried():
+        with tried(few.described()):
             made = self._workload.train(start, few, replace(recipe, epochs=1), 0)
             losses = self._workload.judge(made, few).losses
             if not np.isfinite(losses).all():
@@ -136,8 +137,11 @@ class WorkloadTask(Task):
 
     def counts(self) -> Counts:
         chosen, held = self.data(1), len(self._fitting(self.samples))
-        if len(chosen) < held:
-            _log.info("of %d samples %d are trained on", held, len(chosen))
+        if len(chosen) < held and not self._told:
+            _log.warning(
+                "Of %d samples %d are trained on, as many as the recipe asks for.", held, len(chosen)
+            )
+        self._told = True
         return count(chosen, self.terms, self.folders)
 
     def data(self, round_: int) -> Samples:
@@ -318,6 +322,11 @@ def read(path: Path, terms: Terms) -> Samples:
         DataError: it cannot be read, or is none of what the task is trained on.
     """
     if path.is_dir():
+        if terms.columns is not None:
+            needed = ", ".join((*terms.columns.inputs, terms.columns.target))
+            raise DataError(
+                f"{path} is a folder, and the task reads a table; expected a file with {needed:.200}"
+            )
         if not terms.classes:
             raise DataError(f"{path} is a folder, and the task has no class names to know its sub-folders by")
         samples = read_images(path, terms.classes)
@@ -328,13 +337,17 @@ def read(path: Path, terms: Terms) -> Samples:
         strata = terms.strata
         beside, codes, named = beside_of(strata), codes_of(strata), named_of(strata)
         return read_samples(path, terms.columns, terms.classes or None, beside, codes, named)
+    if not path.suffix and not path.exists():
+        raise DataError(f"{path} cannot be read: there is no such file or folder")
     if path.suffix.lower() != ".npz":
         raise DataError(
             f"{path} is no .npz, and the task names no columns of a table; expected images and labels in an .npz, a "
             "folder of images, or arrays"
         )
     arrays = read_columns(path, ("images", "labels"))
-    return Samples(arrays["images"], arrays["labels"])
+    return Samples(
+        real_inputs(arrays["images"], np.float32), arrays["labels"]
+    )  # as the learner's own are read
 
 
 def fitted(samples: Samples, terms: Terms, classes: int | None) -> Samples:
@@ -361,6 +374,15 @@ def fitted(samples: Samples, terms: Terms, classes: int | None) -> Samples:
                 f"the {name} have {bad} values that are NaN or infinite; fill them in as the operator does, or leave "
                 "such samples out"
             )
+    inputs = samples.inputs
+    highest = 0.0
+    if terms.recipe.source is None and isinstance(inputs, np.ndarray) and inputs.dtype.kind in "iuf":
+        highest = float(np.abs(inputs).max(initial=0))
+    if highest > LARGEST_PIXEL:  # as the learner's own are held to
+        raise DataError(
+            f"the images have values up to {highest:g}; expected the learner's scale, 0 to 1 or a deviation of 1: "
+            "divide by the largest value, which is 255 for bytes"
+        )
     return samples
 
 

@@ -149,7 +149,10 @@ IMAGES, LABELS = DIGITS.validation.images, DIGITS.validation.labels
         ({"images": np.rint(IMAGES * 255)}, "pixels from 0 to 255"),
         ({"images": (IMAGES * 255).astype(np.uint8)}, "pixels from 0 to 255"),
         ({"images": IMAGES * 1000 - 300.5}, "pixels from -300.5 to 699.5"),
-        ({"labels": np.where(LABELS == 7, 1, LABELS)}, "0 samples of stratum 7; expected at least 10"),
+        (
+            {"labels": np.where(LABELS == 7, 1, LABELS)},
+            "D_c has 0 samples of stratum 7; expected at least 10 of each",
+        ),
         ({"labels": np.full_like(LABELS, 3)}, "the labels [3]; expected samples of several labels"),
         ({"test_labels": np.full(100, 3)}, "the held-out set has 100 samples, of the labels [3]"),
         ({"test_images": np.zeros((100, 1, 8, 8))}, "the held-out set has 100 inputs that are all the same"),

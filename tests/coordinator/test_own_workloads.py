@@ -10,12 +10,14 @@ import pytest
 from PIL import Image
 
 from coordinator import dry_round
+from coordinator.calibration import measure
 from coordinator.config import TaskConfig, read_config, resolve_paths
 from coordinator.dry_round import prove
 from coordinator.errors import ConfigError, MarketTaskError
 from coordinator.learner_data import commit_validation
 from coordinator.opening import PreparedTask, prepare_task
 from coordinator.scoring import make_scorer
+from coordinator.workload import end, folder_of, workload_of
 from fedpeer.learning.brought import brought_samples
 from fedpeer.learning.errors import DataError, WorkloadError
 from fedpeer.learning.samples import Samples
@@ -98,6 +100,18 @@ def far():
     return lambda samples: np.arange(len(samples)) * 10**9
 
 
+def alike():
+    return lambda samples: np.zeros(len(samples), int)
+
+
+def sides():
+    return lambda samples: (samples.inputs[:, 0] > 0).astype(int)
+
+
+def drawn():
+    return lambda samples: np.random.default_rng().integers(0, 2, len(samples))
+
+
 def rows(count=80):
     inputs = np.random.default_rng(0).normal(size=(count, 2))
     return Samples(inputs, inputs.sum(axis=1), {"site": np.arange(count) % 3})
@@ -171,6 +185,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         )
     ]
     (made / "table.csv").write_text("\n".join(["a,b,late,delay,site,noise,cents,fee", *lines]) + "\n")
+    (made / "other.csv").write_text("a,b,late\n1,2,soon\n")
     return made
 
 
@@ -195,7 +210,7 @@ def _ending(folder: Path) -> Iterator[None]:
     """The processes of the workloads end with the tests."""
     yield
     for task in OPENED:
-        make_scorer(task.row, task.data).close()
+        end(workload_of(task.row.terms.recipe, folder_of(task.row.settings)))
 
 
 def test_a_table_with_a_perceptron_is_opened_proved_and_scored_after_a_restart(folder: Path) -> None:
@@ -357,7 +372,8 @@ def test_a_data_set_of_pairs_becomes_samples(folder: Path) -> None:
         ("own_models:mlp", CLASSES + '\nfolder = "pets"', "", "exactly one of dataset, file, folder and factory"),
         ("own_models:mlp", 'dataset = "digits"\ntarget = "y"', "", "target belongs to file"),
         ("own_models:mlp", 'dataset = "digits"', "", "tells 2 classes apart"),
-        ("own_models:mlp", 'file = "table.csv"\ninputs = ["a"]\ntarget = "late"', "", "cannot read D_c"),
+        ("own_models:mlp", 'file = "table.csv"\ninputs = ["a"]\ntarget = "late"', "",
+            r"cannot read D_c: .*; it was given inputs float64 of shape \(\d+, 1\), targets int64 of shape"),
         ("custom", CLASSES, "", "initial_model is None; expected a safetensors file"),
         ("digits-cnn", CLASSES, "", r"reads images of \(1, 8, 8\)"),
         ("own_models:halves", CLASSES, "", r"classes are 2\.0; expected a whole number of at least 2, or None"),
@@ -371,8 +387,12 @@ def test_a_data_set_of_pairs_becomes_samples(folder: Path) -> None:
             "data.options: expected values that JSON has: Object of type date"),
         ("own_models:mlp", 'factory = "own_models:since"\noptions = { when = nan }', "", "data.options: expected"),
         ("own_models:mlp", CLASSES, 'strata = { factory = "own_models:far" }', "gives strata up to 319000000000"),
+        ("own_models:mlp", CLASSES, 'strata = { factory = "own_models:alike" }', "all samples of D_c the stratum 0"),
+        ("own_models:mlp", CLASSES, 'strata = { factory = "own_models:drawn" }', "a second call gives the same sam"),
         ("own_models:mlp", CLASSES, 'strata = { factory = "own_models:far", options = { when = 2024-01-01 } }',
             "strata.options: expected values that JSON has"),
+        ("own_models:mlp", TABLE + 'target = "late"\ntest_file = "other.csv"', "",
+            r"other\.csv does not go with D_c: a label is 'soon'"),
         ("own_models:linear", TABLE + 'target = "cents"', "", "there are 1000000000001: at most 2000"),
         ("own_models:mlp", CLASSES, 'strata = { quantiles = 3, of = "fee" }', "the values of fee repeat so often"),
         ("own_models:mlp", CLASSES, 'folder = "elsewhere"', "folder is '.*elsewhere'; expected a folder that is there"),
@@ -389,6 +409,16 @@ def test_what_cannot_be_opened_is_refused_in_a_sentence(
 def test_weights_that_training_makes_nan_are_no_weights_that_hardly_move(folder: Path) -> None:
     with pytest.raises(MarketTaskError, match=r"is refused, as participants' models would be: .*NaN"):
         prove(prepared(folder, "own_models:breaks", CLASSES))
+
+
+def test_too_few_samples_of_a_stratum_are_named_before_anything_is_trained(folder: Path) -> None:
+    strata = 'strata = { factory = "own_models:sides", names = ["left", "right", "top"] }'
+    task = prepared(folder, "own_models:breaks", CLASSES, strata, rule="verified")
+    for needs in (prove, lambda task: measure(task, 100, lambda trained, of: None)):
+        with pytest.raises(
+            MarketTaskError, match="D_c has 0 samples of stratum top; expected at least 10 of each"
+        ):
+            needs(task)
 
 
 def test_a_reference_with_an_empty_stratum_is_refused_where_evidence_pays(folder: Path) -> None:

@@ -81,8 +81,8 @@ id = "airlines"
 data = "mine.csv"
 """
 
-#: Flights of each airline that each data owner has.
-OWNERS = {"even": (60, 60, 60), "uneven": (90, 30, 60), "skewed": (10, 10, 160)}
+#: Flights of each airline that each data owner has. The recipe asks for 120: `even` has five times as many.
+OWNERS = {"even": (200, 200, 200), "uneven": (90, 30, 60), "skewed": (10, 10, 160)}
 
 AIRLINES = ("AA", "B6", "UA")
 
@@ -139,6 +139,8 @@ def test_a_market_on_a_table(tmp_path: Path) -> None:
         for name, process in running.items():
             _, log = process.communicate(timeout=400)
             assert process.returncode == 0, (name, log)
+            held = sum(OWNERS[name])
+            assert f"Of {held} samples 120 are trained on" in log
         [task] = json.loads(command("coordinator", "status", "--json", *on_state, cwd=operator))["tasks"]
         fetched = ["airlines", "-o", "model.safetensors", "--json", *on_state]
         model = json.loads(command("coordinator", "model", *fetched, cwd=operator))

@@ -15,6 +15,7 @@ which is read without running anything.
 import ast
 import hashlib
 import importlib
+import inspect
 import json
 import sys
 import threading
@@ -50,6 +51,9 @@ from mechanism.errors import kind_of
 from mechanism.terms import Recipe
 
 Result = TypeVar("Result")
+
+#: Characters of somebody else's exception in a sentence.
+_LONGEST_TEXT = 300
 
 #: The factory of every architecture of `fedpeer.learning.models`, which are known by their own names.
 _CNNS = "fedpeer.learning.workloads.cnns:CnnWorkload"
@@ -235,6 +239,14 @@ def _made(factory: str, options: str, context: _Context) -> Any:
             f"{factory} cannot be imported: {lacking or f'{type(error).__name__}: {error}'}"
         ) from error
     try:
+        inspect.signature(make).bind(**source.options)
+    except TypeError as error:
+        raise WorkloadError(
+            f"{factory} is called with the options {dict(source.options)} and nothing else, which does not go: {error}"
+        ) from None
+    except ValueError:  # of what is written in C, Python may not know it
+        pass
+    try:
         return make(**source.options)
     except (Exception, SystemExit) as error:
         raise WorkloadError(
@@ -253,8 +265,11 @@ def calling(what: str) -> Iterator[None]:
         raise WorkloadError(f"{what} failed: {_said(error)}") from None
 
 
-def apart(function: Callable[..., Result], *arguments: Any) -> Result:
+def apart(factory: str, function: Callable[..., Result], *arguments: Any) -> Result:
     """`function(*arguments)` in a process of its own, which ends with it.
+
+    Args:
+        factory: whose code it runs, for the message.
 
     Raises:
         WorkloadError: the process died.
@@ -263,9 +278,7 @@ def apart(function: Callable[..., Result], *arguments: Any) -> Result:
         try:
             return pool.submit(function, *arguments).result()
         except BrokenProcessPool as error:
-            raise WorkloadError(
-                f"the process of {function.__name__} died; is there enough memory?"
-            ) from error
+            raise WorkloadError(f"the process that ran {factory} died; is there enough memory?") from error
 
 
 def _module_file(module: str, folders: tuple[str, ...]) -> Path:
@@ -294,7 +307,7 @@ def _found(name: str) -> ModuleSpec | None:
 
 def _declared_sources(path: Path) -> list[str]:
     try:
-        tree = ast.parse(path.read_bytes())
+        tree = ast.parse(path.read_bytes(), path.name)
     except (SyntaxError, ValueError) as error:
         raise WorkloadError(f"{path} is no Python file: {error}") from None
     for node in tree.body:
@@ -413,9 +426,12 @@ def _oddness(workload: Workload, method: str, arguments: tuple[Any, ...], found:
 
 
 def _said(error: BaseException) -> str:
-    """An exception of somebody else's code in one line, with the last place in a file."""
+    """An exception of somebody else's code in one line of bounded length, with the last place in a file."""
     place, trace = "", error.__traceback__
     while trace is not None:
         place = f" ({Path(trace.tb_frame.f_code.co_filename).name}, line {trace.tb_lineno})"
         trace = trace.tb_next
-    return f"{type(error).__name__}: {' '.join(str(error).split())}{place}"
+    text = " ".join(str(error).split())
+    if len(text) > _LONGEST_TEXT:
+        text = f"{text[:_LONGEST_TEXT]} ..."
+    return f"{type(error).__name__}: {text}{place}"

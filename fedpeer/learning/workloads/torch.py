@@ -30,6 +30,7 @@ from fedpeer.learning.samples import Samples, Weights
 from fedpeer.learning.training import EVALUATION_BATCH, epoch_batches, one_thread
 from fedpeer.learning.workloads.protocol import Judged, NewWeights, check_layout
 from fedpeer.learning.workloads.stacks import train_stack
+from fedpeer.terminal import counted
 from mechanism.errors import kind_of
 from mechanism.terms import Recipe
 from mechanism.variation import FOLLOWED, asked_beyond
@@ -88,6 +89,11 @@ class TorchWorkload:
         classes: int | None = None,
         travels: Literal["all", "trained"] = "all",
     ) -> None:
+        if isinstance(factory, nn.Module) or not callable(factory):
+            raise ModelError(
+                f"the factory is {kind_of(factory)}; expected a function that makes a new module in each call, such as "
+                "lambda: nn.Linear(2, 3)"
+            )
         if isinstance(loss, str) and loss not in LOSSES:
             raise ModelError(f"there is no loss {loss!r}; expected a function, or one of {', '.join(LOSSES)}")
         self.dp_sgd = self.stacks = True
@@ -134,7 +140,7 @@ class TorchWorkload:
         on_epoch: Callable[[int], None] | None = None,
     ) -> NewWeights:
         if len(samples) < 2:
-            raise DataError(f"training on {len(samples)} samples; expected at least 2")
+            raise DataError(f"training on {counted(len(samples), 'sample')}; expected at least 2")
         if lacking := asked_beyond(recipe, self.follows):
             raise RecipeError(
                 f"the recipe asks for {', '.join(lacking)}, which this workload does not follow"

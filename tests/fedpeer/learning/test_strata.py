@@ -65,7 +65,12 @@ def test_samples_that_belong_to_no_stratum_are_refused(strata: Column | Quantile
 
 def test_quantiles_that_are_none_are_refused() -> None:
     for values, quantiles, said in (
-        (np.zeros(50), 4, "fewer strata"),
+        (np.full(50, 3.5), 4, r"all 3\.5, which tells no strata apart"),
+        (
+            np.array(["a", "b"]),
+            2,
+            "one finite number a sample of target, which is texts; name the column itself",
+        ),
         (np.r_[np.zeros(20), np.arange(30.0)], 3, "fewer strata"),  # nothing is below the first edge
         (np.arange(3.0), 4, "expected 2 to"),
     ):
@@ -89,6 +94,20 @@ def test_a_factory_s_function_gives_the_strata(tmp_path: Path) -> None:
     assert strata_of(good, good.strata, (str(tmp_path),)).of(SAMPLES).tolist() == [0, 1, 0, 1]
     with pytest.raises(DataError, match="gives strata up to 2; expected 0 to 1"):
         strata_of(coded(3), good.strata, (str(tmp_path),)).of(SAMPLES)
+    for body, said in (
+        ("7", "gives an int; expected a function that gives each of the samples a number"),
+        (
+            "lambda samples: None",
+            "the function of own_strata:parity gives a NoneType; expected a whole number from 0",
+        ),
+        (
+            "lambda samples: np.arange(len(samples)) - 1",
+            "gives int64 of shape .* with -1 among them; expected a whole",
+        ),
+    ):
+        file.write_text(f"import numpy as np\ndef parity(by=2):\n    return {body}\n")
+        with pytest.raises(DataError, match=said):
+            strata_of(coded(2), good.strata, (str(tmp_path),)).of(SAMPLES)
     file.write_text(text + "# another\n")
     with pytest.raises(WorkloadError, match=r"own_strata:parity is not the task's: own_strata.py is another"):
         strata_of(good, good.strata, (str(tmp_path),)).of(SAMPLES)

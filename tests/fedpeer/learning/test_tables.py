@@ -442,7 +442,7 @@ def test_images_that_do_not_agree_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"b.png .*more than 8 bits a value"):
         read_images(tmp_path, ("cat", "dog"))
     (tmp_path / "dog" / "b.png").write_bytes(b"no image")
-    with pytest.raises(DataError, match=r"b.png cannot be read as an image"):
+    with pytest.raises(DataError, match=r"b.png cannot be read as an image: it is none, or damaged"):
         read_images(tmp_path, ("cat", "dog"))
 
 

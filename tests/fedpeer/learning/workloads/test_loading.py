@@ -1,5 +1,6 @@
 """Workloads by name."""
 
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -133,7 +134,7 @@ def test_a_source_holds_its_files_to_the_terms(folder: Path) -> None:
 def test_a_workload_of_its_own_process_is_itself_in_another(folder: Path) -> None:
     there = IsolatedWorkload(source(folder, "mean"))
     try:
-        assert apart(_kind, there) == "MeanWorkload"
+        assert apart("models:mean", _kind, there) == "MeanWorkload"
     finally:
         there.close()
 
@@ -165,8 +166,12 @@ def test_a_factory_that_fails_or_gives_no_workload_is_refused(folder: Path) -> N
         source(folder, "leaving").load()
     with pytest.raises(WorkloadError, match="lacks classes, trainable, build, train, judge"):
         source(folder, "nothing").load()
-    with pytest.raises(WorkloadError, match="failed: TypeError"):
+    with pytest.raises(
+        WorkloadError, match=r"options \{'wide': 3\} and nothing else, which does not go: .*'wide'"
+    ):
         source(folder, "mean", wide=3).load()
+    with pytest.raises(WorkloadError, match="the process that ran models:mean died"):
+        apart("models:mean", os._exit, 3)
 
 
 def test_the_digest_is_over_the_factory_s_file_and_its_sources_and_options(folder: Path) -> None:

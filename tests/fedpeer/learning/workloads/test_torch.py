@@ -138,6 +138,12 @@ def test_a_bias_before_a_batch_norm_is_silent_and_a_low_rank_factor_is_not() -> 
 @pytest.mark.parametrize(
     ("factory", "loss", "said"),
     [
+        (
+            nn.Linear(WIDTH, CLASSES),
+            "cross_entropy",
+            "is a Linear; expected a function that makes a new module",
+        ),
+        ("nn.Linear", "cross_entropy", "is a str; expected a function that makes a new module"),
         (lambda: "a text", "cross_entropy", "expected a torch.nn.Module"),
         (lambda: nn.Linear(WIDTH, CLASSES).requires_grad_(False), "cross_entropy", "something to train"),
         (lambda: nn.Linear(WIDTH, CLASSES), "crossentropy", "there is no loss"),
