@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,8 @@ def test_both_verifiers_pay_what_the_arena_pays(rounds: list[Played], tmp_path: 
     for each in rounds:
         assert faults(each, tmp_path / "ledger.jsonl") == [], each.attack
     found = [a for each in rounds for a in each.evidence.assessments]
-    assert rounds[0].evidence.record["model"]["distinct"], "lines to distinct samples are drawn"
+    record: Any = rounds[0].evidence.record
+    assert record["model"]["distinct"], "lines to distinct samples are drawn"
     assert any(a.holders_micro > 1_200_000 for a in found), "some are read to have samples in common"
     assert any(not a.scored for a in found)
 
