@@ -294,7 +294,9 @@ def test_terms_of_a_calibrated_task_open_and_stale_ones_do_not(tmp_path: Path) -
     assert isinstance(stale.exception, MarketTaskError)
     file.write_text(written(FILE, {}, of))
     opened = CliRunner().invoke(app, ["open", str(file), "-s", str(folder.path), "-y", "--json"])
-    assert json.loads(opened.stdout)["doubts"] == []
+    assert opened.exit_code == 0, opened.output
+    # So short a recipe may leave a doubt of whether anything is learnt, by chance.
+    assert not any("calibrat" in doubt for doubt in json.loads(opened.stdout)["doubts"])
 
 
 @pytest.mark.parametrize(
