@@ -11,36 +11,32 @@ import argparse
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from fedpeer.audit.export import export_json_lines
-from fedpeer.audit.sources import open_source
 from fedpeer.evidence.assessing import RoundEvidence, RoundMeasurements
 from fedpeer.experiments.arena import ATTACKS
 from fedpeer.experiments.arena.attacks import attack_named
 from fedpeer.experiments.arena.setting import ArenaSetting
 from fedpeer.experiments.arena.stage import Stage, stages
-from mechanism.ledger.openings import read_openings
-from mechanism.ledger.verify import verify_ledger
 from mechanism.lifecycle import State
 from mechanism.peers import seed_commitment
 from mechanism.settlement import RoundSettlement, task_budget_micro
 from mechanism.terms import Schedule, Terms
 from tests import ledger_samples as samples
-from tests.conformance import second_verifier
+from tests.conformance.test_conformance import exported, first, given, second
 from tests.ledger_histories import History, Log, Shape
-from tests.memory_source import KEY, MemorySource
+from tests.memory_source import MemorySource
 
 #: What a round without an attack is called.
 HONEST = "everyone honest"
 
 #: Of a payment: what hangs on the round alone, and not on the stake that is held.
-_AMOUNTS = ("gross_micro", "penalty_micro", "paid_micro")
+_AMOUNTS = ("gross_micro", "penalty_micro", "fee_micro", "paid_micro")
 
 
 @dataclass(frozen=True)
@@ -147,15 +143,9 @@ def faults(round_: Played, path: Path) -> list[str]:
         for line in round_.settlement.payments
     }
     found = [] if paid == wanted else [f"the ledger pays {paid}, the arena {wanted}"]
-    source = MemorySource(task.log.entries)
     path.unlink(missing_ok=True)
-    export_json_lines(source, path)
-    openings = path.with_suffix(".openings")
-    openings.write_bytes(b"".join(line + b"\n" for line in source.openings.lines()))
-    with ExitStack() as resources:
-        opened = read_openings(openings.read_bytes().splitlines())
-        report = verify_ledger(open_source(str(path), resources), KEY.verification_key, openings=opened)
-    result = second_verifier.verify(path, str(KEY.verification_key), openings)
+    openings = given(exported(MemorySource(task.log.entries), path), "auditor")
+    report, result = first(path, openings=openings), second(path, openings=openings)
     found += [f"the first verifier: {problem}" for problem in report.problems]
     found += [f"the second verifier: {problem}" for problem in result.problems]
     if result.balances != {name: balance.holds for name, balance in report.balances.items()}:
@@ -170,18 +160,18 @@ def main() -> int:
     parser.add_argument("--participants", type=int, default=8)
     parser.add_argument("--attackers", type=int, default=4)
     parser.add_argument("--shadows", type=int, default=100)
-    given = parser.parse_args()
+    asked = parser.parse_args()
     setting = ArenaSetting(
-        given.dataset,
+        asked.dataset,
         ("verified",),
         tuple(ATTACKS),
-        given.participants,
-        given.attackers,
-        shadows=given.shadows,
+        asked.participants,
+        asked.attackers,
+        shadows=asked.shadows,
     )
     rounds = payments = wrong = 0
     with tempfile.TemporaryDirectory() as folder:
-        for seed in range(given.seeds):
+        for seed in range(asked.seeds):
             for round_ in played(setting, seed):
                 rounds += 1
                 payments += len(round_.settlement.payments)
@@ -189,7 +179,7 @@ def main() -> int:
                     wrong += 1
                     sys.stdout.write(f"seed {seed}, {round_.attack or HONEST}: {fault}\n")
             sys.stdout.write(
-                f"{seed + 1} of {given.seeds} seeds: {rounds} rounds, {payments} payments, {wrong} faults\n"
+                f"{seed + 1} of {asked.seeds} seeds: {rounds} rounds, {payments} payments, {wrong} faults\n"
             )
             sys.stdout.flush()
     return 1 if wrong else 0
