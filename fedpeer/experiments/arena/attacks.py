@@ -89,7 +89,8 @@ class Position:
         round: 1..T.
         spoilt_peer: whether its peer of the round before had a worse degree than the median.
         evidence: makes evidence of its own, on data of its own, with the map that was opened last.
-        taken: how many others have each sample of the pool: it collects those first that nobody has.
+        taken: how many others have each sample of the pool, and one less of those that it has itself, which it keeps
+            from round to round: it takes these first, then those that nobody has.
     """
 
     population: ArenaPopulation

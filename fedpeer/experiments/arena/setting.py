@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -140,12 +141,27 @@ class ArenaPopulation:
         rows = drawn(self.pool_codes, mix.counts, generator, taken)
         return self.pool.select(rows), self.pool_codes[rows]
 
+    @cached_property
+    def rows(self) -> tuple[list[Rows], list[Rows]]:
+        """Rows of the pool of each trader at its optimum, and at its start. It keeps them from round to round: drawn
+        anew from a pool that is nearly used up, they would be those that others have trained the start on.
+        """
+        optimal = self.apart([trader.optimal for trader in self.traders])
+        return optimal, self.apart([trader.start for trader in self.traders])
+
     def apart(self, mixes: Sequence[LabelMix]) -> list[Rows]:
         """Rows of the pool of one participant a mix, as few in common as there are samples for."""
         taken, found = np.zeros(len(self.pool), dtype=np.int64), []
         for mix in mixes:
             found.append(drawn(self.pool_codes, mix.counts, self.generator, taken))
             taken[found[-1]] += 1
+        return found
+
+    def taken(self, attacker: Trader) -> Rows:
+        """How many honest others have each sample of the pool; one less of those that the attacker has."""
+        found = np.zeros(len(self.pool), dtype=np.int64)
+        for trader, rows in zip(self.traders, self.rows[0], strict=True):
+            found[rows] += 1 if trader is not attacker else -1
         return found
 
     def goodness(self, weights: Weights) -> float:

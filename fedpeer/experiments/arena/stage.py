@@ -118,10 +118,7 @@ class Stage:
     def _play_honestly(self) -> Honest:
         population, traders = self.population, self.population.traders
         seeds = [int(s) for s in population.generator.integers(2**31, size=2 * len(traders))]
-        optimal_rows, idle_rows = (
-            population.apart([getattr(t, of) for t in traders]) for of in ("optimal", "start")
-        )
-        self._rows = {t.name: rows for t, rows in zip(traders, optimal_rows, strict=True)}
+        optimal_rows, idle_rows = population.rows
         samples = [population.pool.select(rows) for rows in (*optimal_rows, *idle_rows)]
         models = train_all(population.workload, self.start, samples, population.recipe, seeds)
         optimal = {t.name: m for t, m in zip(traders, models, strict=False)}
@@ -211,15 +208,8 @@ class Stage:
                 [self.population.seed, self.round, int.from_bytes(digest[:4], "big")]
             ),
             evidence=lambda: self._own_evidence,
-            taken=self._taken(attacker),
+            taken=self.population.taken(attacker),
         )
-
-    def _taken(self, attacker: Trader) -> Rows:
-        """How many honest others have each sample of the pool."""
-        found = np.zeros(len(self.population.pool), dtype=np.int64)
-        for name, rows in self._rows.items():
-            found[rows] += name != attacker.name
-        return found
 
     @cached_property
     def _own_evidence(self) -> OwnEvidence:

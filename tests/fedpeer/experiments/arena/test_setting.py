@@ -26,6 +26,17 @@ def test_a_large_pool_has_as_many_traders_as_are_asked_for() -> None:
     assert len(population.traders) == ArenaSetting.participants
 
 
+def test_a_trader_keeps_its_samples_and_takes_them_before_others() -> None:
+    """So that whoever splits its data, or trains on part of them, has those that an honest one in its place has."""
+    population = make_population(ArenaSetting("digits", ("verified",), ()), 0)
+    optimal, _ = population.rows
+    assert population.rows[0] is optimal
+    for trader, rows in zip(population.traders, optimal, strict=True):
+        generator = np.random.default_rng(5)
+        again = drawn(population.pool_codes, trader.optimal.counts, generator, population.taken(trader))
+        assert set(again) == set(rows)
+
+
 def test_what_others_have_is_taken_last() -> None:
     codes, generator = np.repeat([0, 1], 10), np.random.default_rng(0)
     taken = np.zeros(20, dtype=np.int64)
