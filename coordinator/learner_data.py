@@ -24,6 +24,7 @@ from coordinator.errors import MarketTaskError
 from coordinator.workload import folders_of
 from fedpeer.learning.datasets import LabelledData, load_splits
 from fedpeer.learning.errors import DataError
+from fedpeer.learning.forms import formed, forms_of
 from fedpeer.learning.images import class_folders, left_out, read_images
 from fedpeer.learning.labels import Classes, class_count, class_names, real_inputs, whole_labels
 from fedpeer.learning.learner_data import LearnerData
@@ -89,7 +90,7 @@ def load_learner_data(section: DataSection, folder: Path | None = None, strata: 
             given = _table(section, strata)
         else:
             given = _images(section)
-        return _held_out(given, section)
+        return _alike(_held_out(given, section))
     except DataError as error:
         raise MarketTaskError(f"[data]: {error}") from None
 
@@ -209,7 +210,8 @@ def _table(section: DataSection, strata: object) -> Given:
         classes = _sorted_classes(arrays[target])
     test = None
     if section.test_file is not None:
-        other = read_for(section.test_file, inputs, target, classes, beside, codes)
+        texts = [name for name in inputs if form.layout == "named" and arrays[name].dtype.kind == "U"]
+        other = read_for(section.test_file, inputs, target, classes, beside, codes, texts=texts)
         try:
             test = samples_of(other, form, classes, beside)
         except DataError as error:
@@ -260,7 +262,8 @@ def _folder(section: DataSection, folder: Path) -> Given:
         )
     if section.test_folder is None:
         return Given(folder.name, found, None, classes, notes=notes)
-    test, notes = read_images(section.test_folder, classes), notes + left_out(section.test_folder, classes)
+    test = read_images(section.test_folder, classes, found.arrays[""].shape[1])
+    notes = notes + left_out(section.test_folder, classes)
     return Given(folder.name, found, test, classes, notes=notes)
 
 
@@ -309,6 +312,17 @@ def _held_out(given: Given, section: DataSection) -> Given:
     order = np.random.default_rng(section.seed).permutation(size)
     chosen, rest = np.sort(order[:held]), np.sort(order[held:])
     return replace(given, validation=given.validation.select(rest), test=given.validation.select(chosen))
+
+
+def _alike(given: Given) -> Given:
+    """With what is held out in the types of D_c, which both have to be fit for the terms."""
+    forms = forms_of(given.validation)
+    if given.test is None:
+        return given
+    try:
+        return replace(given, test=formed(given.test, forms))
+    except DataError as error:
+        raise DataError(f"the held-out samples do not go with D_c: {error}") from None
 
 
 def _read_images_file(path: Path, classes: Classes | None) -> tuple[Samples, Classes]:

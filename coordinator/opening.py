@@ -23,6 +23,7 @@ from fedpeer.audit.input_files import SourceError, opened
 from fedpeer.extensions import PAYMENT_RULES as EXTENDED_RULES
 from fedpeer.extensions import extension_names
 from fedpeer.learning.errors import LearningError, WorkloadError
+from fedpeer.learning.forms import forms_of
 from fedpeer.learning.labels import class_count
 from fedpeer.learning.learner_data import LearnerData
 from fedpeer.protocol.model_file import (
@@ -159,6 +160,7 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
         strata=strata,
         classes=() if given is None else given.class_names,
         columns=None if given is None else given.columns,
+        arrays=() if data is None else forms_of(data.validation),
         price=price,
         funder=config.funder,
         audit=None if config.audit is None else config.audit.audit(),

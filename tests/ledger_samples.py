@@ -33,7 +33,7 @@ from mechanism.terms import ModelContract, Recipe, Rule, Schedule, TensorSpec, T
 from mechanism.trees import Forest, Tree
 from mechanism.unmeasured import as_claimed, missing
 from mechanism.variation import Allowed
-from mechanism.workload import Coded, Column, Columns, Labels, Quantiles, Strata, source_of
+from mechanism.workload import ArrayForm, Coded, Column, Columns, Labels, Quantiles, Strata, source_of
 
 NONCE = bytes(16)
 
@@ -124,6 +124,7 @@ def brought(strata: Strata) -> Terms:
         strata=strata,
         classes=("late", "on time"),
         columns=Columns(("hour", "distance"), "delay", "array"),
+        arrays=(ArrayForm("inputs", "float64", (2,)), ArrayForm("targets", "int64", ())),
     )
 
 

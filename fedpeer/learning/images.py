@@ -45,15 +45,16 @@ def class_folders(folder: Path) -> tuple[str, ...]:
     return names
 
 
-def read_images(folder: Path, classes: Sequence[str]) -> Samples:
+def read_images(folder: Path, classes: Sequence[str], channels: int = 1) -> Samples:
     """Images of shape (n, channels, height, width), float32 in [0, 1], and their class numbers.
 
-    One channel where all are grey, else three: a palette counts as grey where its colours are. Files are taken in the
-    order of their paths, without hidden ones and those in hidden folders; other files are passed over (`left_out`).
-    Images are turned as their EXIF says.
+    One channel where all are grey and no more are asked for, else three: a palette counts as grey where its colours
+    are. Files are taken in the order of their paths, without hidden ones and those in hidden folders; other files are
+    passed over (`left_out`). Images are turned as their EXIF says.
 
     Args:
         classes: names of the sub-folders, in the order of their numbers; some of them may be absent.
+        channels: 3, where grey images are to have three.
 
     Raises:
         DataError: a sub-folder that is no class, no image at all, one that cannot be read, has several pages or is
@@ -99,7 +100,7 @@ def read_images(folder: Path, classes: Sequence[str]) -> Samples:
         if pixels[-1].shape[:2] != pixels[0].shape[:2]:
             size, first = (f"{p.shape[1]} x {p.shape[0]}" for p in (pixels[-1], pixels[0]))
             raise DataError(f"{file} is {size} pixels, {files[0][0]} is {first}; expected one size for all")
-    if any(p.ndim == 3 for p in pixels):
+    if channels == 3 or any(p.ndim == 3 for p in pixels):
         pixels = [p if p.ndim == 3 else np.repeat(p[:, :, None], 3, axis=2) for p in pixels]
         stacked = np.stack(pixels).transpose(0, 3, 1, 2)
     else:

@@ -101,7 +101,7 @@ def samples_of(
     elif target.dtype.kind == "U":
         raise DataError(
             f"the target {form.target} is a text and there are no classes; expected numbers, or classes"
-            f"{_first_text(target)}"
+            f"{first_text(target)}"
         )
     return Samples(_inputs(arrays, form), target, {name: arrays[name] for name in beside})
 
@@ -145,9 +145,10 @@ def read_samples(
     beside: Sequence[str] = (),
     codes: Collection[str] = (),
     named: Collection[str] = (),
+    texts: Collection[str] = (),
 ) -> Samples:
     """`samples_of` the columns of a file. Arguments and errors as of it and `read_for`."""
-    arrays = read_for(path, form.inputs, form.target, classes, beside, codes, named)
+    arrays = read_for(path, form.inputs, form.target, classes, beside, codes, named, texts)
     try:
         return samples_of(arrays, form, classes, beside)
     except DataError as error:
@@ -162,6 +163,7 @@ def read_for(
     beside: Sequence[str] = (),
     codes: Collection[str] = (),
     named: Collection[str] = (),
+    texts: Collection[str] = (),
 ) -> dict[str, Array]:
     """The columns that samples are made of, by name.
 
@@ -171,11 +173,12 @@ def read_for(
         codes: those of them whose values are the strata.
         named: those of these whose strata have names: a file with some of them alone may have numbers, or truth
             values, in their place.
+        texts: inputs that are texts in D_c, whatever they look like here.
 
     Raises:
         DataError: as `read_columns`.
     """
-    texts = set() if classes is None or class_names(classes) is None else {target}
+    texts = {*texts, *(() if classes is None or class_names(classes) is None else (target,))}
     both = {*inputs, target}
     plain = both.intersection([target, *codes]).difference(texts)
     texts |= set(named) - both
@@ -192,7 +195,7 @@ def _inputs(arrays: Mapping[str, Array], form: Columns) -> Inputs:
         if part.ndim != 1 or part.dtype.kind == "U":
             raise DataError(
                 f"column {name} is {_words(part)}, which is no column of an array of numbers; expected numbers, or "
-                f'layout = "named"{_first_text(part)}'
+                f'layout = "named"{first_text(part)}'
             )
         if part.dtype.kind == "i" and (large := np.flatnonzero((part > _WHOLE) | (part < -_WHOLE))).size:
             raise DataError(
@@ -207,7 +210,7 @@ def _clean(name: str, array: Array, text: bool) -> Array:
     if array.ndim == 0:
         raise DataError(f"column {name} is a single value; expected one a sample")
     if text and array.dtype.kind != "U":
-        return _as_text(array)
+        return as_texts(array)
     if array.dtype.kind in "ui":
         if _is_large(array):
             raise _too_large(name, int(np.argwhere(array >= np.uint64(_LARGE))[0][0]))
@@ -240,15 +243,17 @@ def _too_large(name: str, row: int) -> DataError:
     )
 
 
-def _as_text(array: Array) -> Array:
+def as_texts(array: Array) -> Array:
+    """Numbers as texts: a whole number its digits, a truth value true or false."""
     if array.dtype.kind == "b":
         return np.where(array, "true", "false")
-    values = array.tolist()
-    return np.array([f"{v:.0f}" if isinstance(v, float) and v.is_integer() else str(v) for v in values])
+    values = array.ravel().tolist()
+    texts = [f"{v:.0f}" if isinstance(v, float) and v.is_integer() else str(v) for v in values]
+    return np.array(texts, dtype=np.str_).reshape(array.shape)
 
 
-def _first_text(array: Array) -> str:
-    """In words, the first place that keeps a column of texts from being numbers."""
+def first_text(array: Array) -> str:
+    """In words, the first place that keeps a column of texts from being numbers; empty where they all are some."""
     texts = array.ravel().tolist()
     if (place := next((place for place, text in enumerate(texts) if not is_number(str(text))), None)) is None:
         return ""

@@ -121,3 +121,18 @@ def test_a_first_model_that_nobody_could_train(content: bytes, words: str, tmp_p
     )  # fmt: skip
     with pytest.raises(MarketTaskError, match=words):
         prepare_task(config, 0.0)
+
+
+def test_what_is_held_out_is_read_as_the_learners_data_are(tmp_path: Path) -> None:
+    numbers = {"code": np.array([1, 2, 3]), "late": np.array([0, 1, 1])}
+    path = stored(tmp_path / "data.npz", **{**numbers, "code": np.array(["01", "x", "y"])})
+    held = stored(tmp_path / "test.npz", **numbers)
+    section = DataSection(file=path, test_file=held, inputs=["code"], target="late", classes=["0", "1"])
+    given = load_learner_data(section)
+    assert given.test is not None
+    assert given.test.arrays["code"].tolist() == ["1", "2", "3"]
+    section = DataSection(file=held, test_file=path, inputs=["code"], target="late", layout="named")
+    with pytest.raises(
+        MarketTaskError, match=r"the held-out samples do not go with D_c: the inputs.code are texts"
+    ):
+        load_learner_data(section)

@@ -223,6 +223,7 @@ def test_a_table_with_a_perceptron_is_opened_proved_and_scored_after_a_restart(f
     assert (terms.strata, terms.classes) == (Labels(), ("no", "yes"))
     assert terms.columns is not None
     assert (terms.columns.inputs, terms.columns.target, terms.columns.layout) == (("a", "b"), "late", "array")
+    assert list(map(str, terms.arrays)) == ["inputs float64 of shape 2", "targets int64"]
     assert {spec.name for spec in terms.contract.tensors} == {"0.weight", "0.bias", "2.weight", "2.bias"}
     proof = prove(task)
     assert proof.accuracy is not None

@@ -12,15 +12,16 @@ import numpy as np
 import pytest
 
 from fedpeer.cli.audit import _opened
+from fedpeer.learning.errors import DataError
 from fedpeer.learning.models import initial_weights
 from fedpeer.learning.samples import Samples
 from fedpeer.learning.workloads.loading import WorkloadSource
 from fedpeer.protocol.model_file import contract_of
 from mechanism.terms import Recipe, Rule, Terms
 from mechanism.variation import Allowed
-from mechanism.workload import Column, Columns, Labels, Quantiles, source_of
+from mechanism.workload import ArrayForm, Column, Columns, Labels, Quantiles, source_of
 from participant.adapters.counting import count, count_column, count_labels, count_quantiles
-from participant.adapters.workload import SkewedTask, WorkloadTask
+from participant.adapters.workload import SkewedTask, WorkloadTask, fitted, read
 from participant.errors import TaskError, TrainingError
 from participant.task import TrainingRound
 from participant.work import LocalTrainer, other_size
@@ -396,6 +397,63 @@ def test_samples_of_a_file_by_the_columns_of_the_terms(shop: Shop, tmp_path: Pat
         WorkloadTask(str(path), folders=[shop.folder]).prepare(terms)
     with pytest.raises(TaskError, match=r"gone.csv cannot be read"):
         WorkloadTask("gone.csv", folders=[shop.folder]).prepare(terms)
+
+
+@pytest.mark.parametrize("kind", [".csv", ".parquet", ".npz"])
+def test_a_file_is_read_by_the_types_of_the_learners_data(shop: Shop, tmp_path: Path, kind: str) -> None:
+    terms = shop.terms(
+        columns=Columns(("code", "hour", "miles"), "kind", "named"),
+        arrays=(
+            ArrayForm("inputs.code", "text", ()),
+            ArrayForm("inputs.hour", "int64", ()),
+            ArrayForm("inputs.miles", "float32", ()),
+            ArrayForm("targets", "int64", ()),
+        ),
+        classes=CLASSES,
+    )
+    # Names of which all look like numbers here, numbers of which all are whole.
+    own = {
+        "miles": np.array([3, 4, 5]),
+        "code": np.array(["10", "20", "10"] if kind == ".csv" else [10, 20, 10]),
+        "hour": np.array([1.0, 2.0, 3.0]),
+        "kind": np.array(CLASSES),
+    }
+    path = write_table(tmp_path / f"mine{kind}", own)
+    found = fitted(read(path, terms), terms, 3).arrays
+    assert found["code"].tolist() == ["10", "20", "10"]
+    assert found["hour"].dtype == np.int64
+    assert found["miles"].dtype == np.float32
+    own["hour"] = np.array([1.5, 2, 3])
+    path = write_table(path, own)
+    with pytest.raises(DataError, match=r"inputs.hour have 1.5 in row 0; expected whole numbers \(int64\)"):
+        fitted(read(path, terms), terms, 3)
+
+
+def test_images_are_of_the_shape_of_the_learners(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    terms = terms_for(
+        initial_weights("cifar10-cnn", 0), Recipe("cifar10-cnn", 1, 10, "adam", Decimal("0.01"), 30)
+    )
+    names = tuple("abcdefghij")
+    arrays = ArrayForm("inputs", "float32", (3, 32, 32)), ArrayForm("targets", "int64", ())
+    terms = replace(terms, rule=Rule("paper"), classes=names, arrays=arrays)
+
+    def task(mode: str, size: int) -> WorkloadTask:
+        for place, name in enumerate(names):
+            (tmp_path / name).mkdir(exist_ok=True)
+            colour = 10 * place + 5
+            image.new(mode, (size, size), (colour, 0, 0) if mode == "RGB" else colour).save(
+                tmp_path / name / "1.png"
+            )
+        return WorkloadTask(tmp_path)
+
+    grey = task("L", 32)
+    grey.prepare(terms)
+    assert grey.samples.inputs.shape == (10, 3, 32, 32), "grey ones have three equal channels"
+    with pytest.raises(
+        TaskError, match=r"are 3 x 28 x 28; expected 3 x 32 x 32 \(channels x height x width\)"
+    ):
+        task("RGB", 28).prepare(terms)
 
 
 def write_table(path: Path, columns: dict[str, np.ndarray[Any, Any]]) -> Path:
