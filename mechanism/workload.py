@@ -69,10 +69,13 @@ class Source:
     Attributes:
         options: its keyword arguments, as the one JSON text of them: `options_text`.
         files: of the factory, in the order of their names.
+        frozen: SHA-256 over the tensors that the factory makes and that do not travel, which need not come from these
+            files (`fedpeer.learning.workloads.protocol.HasFrozen`); empty: there are none.
     """
 
     options: str
     files: tuple[SourceFile, ...] = field(metadata={"most": MAX_FILES})
+    frozen: bytes = field(default=b"", metadata={"optional": True})
 
     def __post_init__(self) -> None:
         if not isinstance(self.options, str) or len(self.options) > MAX_OPTIONS:
@@ -86,6 +89,8 @@ class Source:
         names = [file.name for file in self.files]
         if not names or names != sorted(set(names)):
             raise FieldError("files", names, "at least one file, in the order of their names, each once")
+        if self.frozen:
+            sha256("frozen", self.frozen)
 
     @property
     def keywords(self) -> dict[str, Any]:

@@ -97,6 +97,7 @@ def brought(strata: Strata) -> Terms:
     source = source_of(
         {"hidden": [64, 32], "dropout": 0.1}, {"models.py": "01" * 32, "layers/dense.py": "02" * 32}
     )
+    source = replace(source, frozen=bytes([3] * 32))
     return replace(
         plain,
         recipe=replace(

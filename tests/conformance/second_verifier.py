@@ -771,7 +771,9 @@ class Terms:
             and re.fullmatch(rf"{part}(\.{part})*:{part}", factory) is not None,
             "that names no factory",
         )
-        source = shaped(source, "options files", "source")
+        source = shaped(source, "options files", "source", "frozen")
+        if "frozen" in source:
+            hexed(source["frozen"], 32, "frozen")
         options = text(source["options"], "options")
         require(len(options) <= 8192, "options is too long")
         try:

@@ -16,6 +16,7 @@ from fedpeer.learning.errors import DataError
 from fedpeer.learning.models import initial_weights
 from fedpeer.learning.samples import Samples
 from fedpeer.learning.workloads.loading import WorkloadSource
+from fedpeer.learning.workloads.protocol import frozen_of
 from fedpeer.protocol.model_file import contract_of
 from mechanism.terms import Recipe, Rule, Terms
 from mechanism.variation import Allowed
@@ -30,6 +31,10 @@ from tests.participant.adapters.test_torch import terms_for
 pytestmark = pytest.mark.arithmetic
 
 MODULE = """
+from pathlib import Path
+
+import numpy as np
+import torch
 from sklearn.linear_model import SGDClassifier, SGDRegressor
 from torch import nn
 
@@ -57,6 +62,17 @@ def linear(width=3):
 
 def halves():
     return lambda samples: (samples.inputs[:, 0] > 0).astype(int)
+
+
+def adapted(width=3, classes=3):
+    # A frozen base, from a file that is none of the sources.
+    def made():
+        base = nn.Linear(width, hidden).requires_grad_(False)
+        kept = torch.from_numpy(np.load(Path(__file__).with_name("base.npy")))
+        base.load_state_dict({{"weight": kept, "bias": torch.zeros(hidden)}})
+        return nn.Sequential(base, nn.ReLU(), nn.Linear(hidden, classes))
+
+    return TorchWorkload(made, classes=classes, travels="trained")
 """
 
 
@@ -169,6 +185,28 @@ def test_another_file_is_named(shop: Shop) -> None:
     terms = replace(terms, recipe=replace(terms.recipe, source=source_of({}, digests)))
     with pytest.raises(TaskError, match=r"more\.py is missing here"):
         task(shop).prepare(terms)
+
+
+def test_another_frozen_base_is_refused(shop: Shop, tmp_path: Path) -> None:
+    base = np.random.default_rng(0).normal(size=(16, 3)).astype(np.float32)
+    np.save(tmp_path / "base.npy", base)
+    terms = shop.terms("adapted")
+    assert {spec.name for spec in terms.contract.tensors} == {"2.bias", "2.weight"}
+    source = terms.recipe.source
+    assert source is not None
+    frozen = bytes.fromhex(frozen_of(shop.source("adapted").load()))
+    terms = replace(terms, recipe=replace(terms.recipe, source=replace(source, frozen=frozen)))
+    assert Terms.parse(terms.canonical) == terms
+    task(shop).prepare(terms)
+    (other := tmp_path / "other").mkdir()
+    for name in (f"{shop.module}.py", f"{shop.layers}.py"):
+        (other / name).write_bytes((tmp_path / name).read_bytes())
+    base[0, 0] += 1e-6
+    np.save(other / "base.npy", base)
+    with pytest.raises(
+        TaskError, match="makes another frozen base than the task's: its tensors that do not travel"
+    ):
+        WorkloadTask(samples(), folders=[other]).prepare(terms)
 
 
 def test_a_folder_without_the_factory(shop: Shop, tmp_path: Path) -> None:
