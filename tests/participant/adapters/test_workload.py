@@ -342,6 +342,7 @@ def test_a_program_of_ones_own_hears_that_its_data_have_another_number_of_sample
         assert words in sentence
         assert bool(words) == bool(sentence)
         assert other_size(replace(terms, rule=Rule("paper")), counts) == ""
+    assert "which takes 50 of the coordinator's shadow models" in other_size(terms, (1, 10, 10))
     dear = replace(terms, rule=replace(terms.rule, fee=terms.Q))
     assert "so few are paid nothing." in other_size(dear, (4, 10, 10))
     trainer = LocalTrainer(task(shop, samples(21)))
