@@ -285,7 +285,8 @@ def _checked(factory: str, samples: Samples, classes: Classes | None) -> Samples
     """Samples of a factory whose numbers are finite and whose targets are class numbers where there are classes."""
     for name, part in samples.parts():
         if part.dtype.kind not in "iufbU":
-            raise DataError(f"{factory} gives {name} of {part.dtype}; expected numbers or texts")
+            todo = ": write dates as texts, as np.datetime_as_string does" if part.dtype.kind == "M" else ""
+            raise DataError(f"{factory} gives {name} of {part.dtype}; expected numbers or texts{todo}")
         if part.dtype.kind == "f" and not np.isfinite(part).all():
             raise DataError(
                 f"{factory} gives {name} with values that are NaN or infinite; expected finite numbers"

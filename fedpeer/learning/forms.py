@@ -11,7 +11,7 @@ import numpy as np
 
 from fedpeer.learning.errors import DataError
 from fedpeer.learning.samples import Array, Samples
-from fedpeer.learning.tables import as_texts, first_text
+from fedpeer.learning.tables import as_texts, dates_as_texts, first_text
 from mechanism.workload import ELEMENTS, INPUT, INPUTS, TARGETS, ArrayForm
 
 
@@ -62,6 +62,8 @@ def _formed(array: Array, form: ArrayForm) -> Array:
         raise DataError(_other_shape(array, form))
     if array.dtype.kind == "O":  # texts, or numbers, as Python has them
         array = np.array(array.ravel().tolist()).reshape(array.shape)
+    if array.dtype.kind == "M" and form.dtype == "text":
+        array = dates_as_texts(array)
     if array.dtype.kind not in "biufU" or (array.dtype.kind == "U" and form.dtype != "text"):
         texts = array.dtype.kind == "U"
         raise DataError(

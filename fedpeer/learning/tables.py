@@ -8,7 +8,8 @@ lists of one length (an embedding) become arrays of shape (n, k). Nothing may be
 the table's author knows.
 
 A CSV does not say what is a number and what a name that looks like one: "01" is both. Where the column is one of strata
-it stays a text; where nobody has said, it is refused. Dates and times stay texts, as they are written.
+it stays a text; where nobody has said, it is refused. Its dates and times stay texts, as they are written; those of other
+files become such (`dates_as_texts`).
 """
 
 import re
@@ -228,7 +229,36 @@ def _clean(name: str, array: Array, text: bool) -> Array:
         return array.astype(np.float32 if array.dtype == np.float16 else array.dtype)
     if array.dtype.kind == "U":
         return array
-    raise DataError(f"column {name} is {_words(array)}; expected numbers, truth values or texts")
+    if array.dtype.kind == "M":
+        if (absent := np.argwhere(np.isnat(array))).size:
+            raise _absent_values(name, len(absent), int(absent[0][0]))
+        return dates_as_texts(array)
+    raise DataError(
+        f"column {name} is {_words(array)}; expected numbers, truth values or texts{_as_numbers(array.dtype.kind == 'm')}"
+    )
+
+
+def dates_as_texts(array: Array, zone: str = "") -> Array:
+    """Dates and times of NumPy's as texts in ISO 8601, such as 2026-11-30 or 2026-11-30T16:30:00.5: no time where it is
+    midnight, and no more digits of a second than it has.
+
+    Args:
+        zone: "Z" where they are UTC and say so, which midnight then does, too.
+    """
+    if np.datetime_data(array.dtype)[0] in ("h", "m"):
+        array = array.astype("datetime64[s]")
+    texts = [_short(text) for text in np.datetime_as_string(array).ravel().tolist()]
+    made = [text + zone if zone else text.removesuffix("T00:00:00") for text in texts]
+    return np.array(made, dtype=np.str_).reshape(array.shape)
+
+
+def _short(text: str) -> str:
+    """A time without zeros behind the digits of its second."""
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _as_numbers(duration: bool) -> str:
+    return ": write lengths of time as numbers, of seconds or days" if duration else ""
 
 
 def _is_large(array: Array) -> bool:
@@ -469,6 +499,10 @@ def _array(name: str, column: Any) -> Array:
         return _array(name, values).reshape(len(column), -1)
     if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
         return np.asarray(column.to_numpy())
+    if types.is_date(kind) or types.is_timestamp(kind):
+        return dates_as_texts(column.to_numpy(), "Z" if getattr(kind, "tz", None) else "")
+    if types.is_time(kind):
+        return np.array([_short(text) for text in column.cast("string").to_pylist()], dtype=np.str_)
     if types.is_binary(kind):
         rows = (row for row, value in enumerate(column.to_pylist()) if not _is_utf8(value))
         if (row := next(rows, None)) is not None:  # so is a CSV's column read
@@ -478,7 +512,9 @@ def _array(name: str, column: Any) -> Array:
         raise DataError(f"column {name} is bytes; expected numbers, truth values, or texts in UTF-8")
     if types.is_decimal(kind):
         raise DataError(f"column {name} is {kind}; expected numbers of 64 bits or less: write it as float64")
-    raise DataError(f"column {name} is {kind}; expected numbers, truth values or texts")
+    raise DataError(
+        f"column {name} is {kind}; expected numbers, truth values or texts{_as_numbers(types.is_duration(kind))}"
+    )
 
 
 def _is_utf8(value: bytes) -> bool:

@@ -64,6 +64,16 @@ def test_numbers_become_what_they_are_in_the_learners_data(objects: bool) -> Non
     assert formed(found, forms_of(D_C)).arrays["hour"] is inputs["hour"]
 
 
+def test_dates_become_the_texts_that_tables_have() -> None:
+    own = {
+        **D_C.arrays,
+        "code": np.array(["2026-11-30T00", "2026-11-30T10", "2026-12-01T00"], "datetime64[h]"),
+    }
+    assert formed(table(**own), forms_of(D_C)).arrays["code"].tolist() == [
+        "2026-11-30", "2026-11-30T10:00:00", "2026-12-01",
+    ]  # fmt: skip
+
+
 def test_a_measured_target_may_be_whole_in_the_learners_data_by_chance() -> None:
     forms = forms_of(D_C)
     own = Samples(D_C.inputs, np.array([0.5, 1, 2]))
