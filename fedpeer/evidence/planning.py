@@ -290,8 +290,8 @@ def flawed_count(shadows: int) -> int:
 def repeated_count(shadows: int) -> int:
     """Repeated shadows beside so many sound ones that are trained by the recipe; as many are trained more calmly.
 
-    There are none where, without anchors, and with a tenth of the others diverged, less than `straying.LEAST_SOUND` sound
-    ones would be left.
+    There are none where, without anchors, and with a tenth of the others diverged, less than `straying.LEAST_SOUND`
+    sound ones would be left.
     """
     return round(shadows * REPEATED_SHARE) if shadows >= LEAST_SHADOWS else 0
 

@@ -8,8 +8,8 @@ lists of one length (an embedding) become arrays of shape (n, k). Nothing may be
 the table's author knows.
 
 A CSV does not say what is a number and what a name that looks like one: "01" is both. Where the column is one of strata
-it stays a text; where nobody has said, it is refused. Its dates and times stay texts, as they are written; those of other
-files become such (`dates_as_texts`).
+it stays a text; where nobody has said, it is refused. Its dates and times stay texts, as they are written; those of
+other files become such (`dates_as_texts`).
 """
 
 import re
@@ -233,9 +233,8 @@ def _clean(name: str, array: Array, text: bool) -> Array:
         if (absent := np.argwhere(np.isnat(array))).size:
             raise _absent_values(name, len(absent), int(absent[0][0]))
         return dates_as_texts(array)
-    raise DataError(
-        f"column {name} is {_words(array)}; expected numbers, truth values or texts{_as_numbers(array.dtype.kind == 'm')}"
-    )
+    todo = _as_numbers(array.dtype.kind == "m")
+    raise DataError(f"column {name} is {_words(array)}; expected numbers, truth values or texts{todo}")
 
 
 def dates_as_texts(array: Array, zone: str = "") -> Array:

@@ -282,8 +282,8 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...], str]] = {
         {"miles": np.array([1, 2, 2**63, 3], np.uint64)}, ("npz", "csv", "parquet"), "of more than 64 bits, .* in row 2"
     ),
     "dates": (
-        {"miles": np.array([1, 2, 3, 4], "datetime64[D]")}, ("npz", "csv", "parquet"), "is text.*; the first that is no "
-        "number is '1970-01-02' in row 0"
+        {"miles": np.array([1, 2, 3, 4], "datetime64[D]")}, ("npz", "csv", "parquet"),
+        "is text.*; the first that is no number is '1970-01-02' in row 0"
     ),
     "no date": ({"miles": np.array([1, "NaT", 3, 4], "datetime64[D]")}, ("npz",), "miles has 1 places .* in row 1"),
     "lengths of time": (
