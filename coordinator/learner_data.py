@@ -25,7 +25,7 @@ from coordinator.workload import folders_of
 from fedpeer.learning.datasets import LabelledData, load_splits
 from fedpeer.learning.errors import DataError
 from fedpeer.learning.forms import formed, forms_of
-from fedpeer.learning.images import class_folders, left_out, read_images
+from fedpeer.learning.images import class_files, class_folders, left_out, read_images
 from fedpeer.learning.labels import Classes, class_count, class_names, real_inputs, whole_labels
 from fedpeer.learning.learner_data import LearnerData
 from fedpeer.learning.samples import Array, Samples, of_labelled
@@ -249,7 +249,8 @@ def _images(section: DataSection) -> Given:
 
 def _folder(section: DataSection, folder: Path) -> Given:
     classes = tuple(section.classes or class_folders(folder))
-    found, notes = read_images(folder, classes), left_out(folder, classes)
+    files = class_files(folder, classes)
+    found, notes = read_images(folder, classes, files=files), left_out(folder, classes, files)
     empty = [
         name
         for name, held in zip(classes, np.bincount(found.targets, minlength=len(classes)), strict=True)
@@ -262,8 +263,9 @@ def _folder(section: DataSection, folder: Path) -> Given:
         )
     if section.test_folder is None:
         return Given(folder.name, found, None, classes, notes=notes)
-    test = read_images(section.test_folder, classes, found.arrays[""].shape[1])
-    notes = notes + left_out(section.test_folder, classes)
+    files = class_files(section.test_folder, classes)
+    test = read_images(section.test_folder, classes, found.arrays[""].shape[1], files)
+    notes += left_out(section.test_folder, classes, files)
     return Given(folder.name, found, test, classes, notes=notes)
 
 

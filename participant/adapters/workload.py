@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from fedpeer.learning.errors import DataError
 from fedpeer.learning.forms import formed, texts_among
-from fedpeer.learning.images import LARGEST_PIXEL, left_out, read_images
+from fedpeer.learning.images import LARGEST_PIXEL, class_files, left_out, read_images
 from fedpeer.learning.labels import real_inputs, whole_labels
 from fedpeer.learning.partition import LabelMix, draw_rows, even_rows, majority_minority, toward_reference
 from fedpeer.learning.samples import Samples
@@ -332,8 +332,9 @@ def read(path: Path, terms: Terms) -> Samples:
         if not terms.classes:
             raise DataError(f"{path} is a folder, and the task has no class names to know its sub-folders by")
         channels = next((array.shape[0] for array in terms.arrays if len(array.shape) == 3), 1)
-        samples = read_images(path, terms.classes, channels)
-        for note in left_out(path, terms.classes):
+        files = class_files(path, terms.classes)
+        samples = read_images(path, terms.classes, channels, files)
+        for note in left_out(path, terms.classes, files):
             _log.warning("%s", note)
         return samples
     if terms.columns is not None:

@@ -1,10 +1,12 @@
 """The learner's own data and first model: files of every kind that people bring are read, or refused in a sentence."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from coordinator.config import DataSection, TaskConfig
 from coordinator.errors import MarketTaskError
@@ -136,3 +138,22 @@ def test_what_is_held_out_is_read_as_the_learners_data_are(tmp_path: Path) -> No
         MarketTaskError, match=r"the held-out samples do not go with D_c: the inputs.code are texts"
     ):
         load_learner_data(section)
+
+
+def test_a_folder_of_images_is_walked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, grey in (("cat", 10), ("dog", 200)):
+        (tmp_path / name).mkdir()
+        Image.new("L", (4, 4), grey).save(tmp_path / name / "1.png")
+        (tmp_path / name / "notes.txt").write_text("")
+    walked: list[Any] = []
+    walk = os.walk
+
+    def counted(place: Path, **options: Any) -> Any:
+        walked.append(place)
+        return walk(place, **options)
+
+    monkeypatch.setattr("fedpeer.learning.images.os.walk", counted)
+    given = load_learner_data(DataSection(folder=tmp_path))
+    assert len(given.validation) == 2
+    assert "2 files that are left out" in given.notes[0]
+    assert walked == [tmp_path / "cat", tmp_path / "dog"]
