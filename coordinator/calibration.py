@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from importlib.metadata import version
 from pathlib import Path
+from socket import gethostname
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
@@ -158,8 +159,10 @@ class Kept:
         self._of = hashlib.sha256(canonical_bytes({**held, "versions": trainers})).hexdigest()
         self.path = _cache_folder() / "calibrations" / f"{self._of[:16]}.json"
 
-    def find(self) -> "tuple[MeasuredGaps, datetime] | None":
-        """What was measured, and when; None where nothing is kept, something else, or what no call has written."""
+    def find(self) -> "tuple[MeasuredGaps, datetime, str] | None":
+        """What was measured, when, and on which machine, since several may have one folder; None where nothing is kept,
+        something else, or what no call has written.
+        """
         from fedpeer.evidence.gaps import MeasuredGaps
 
         try:
@@ -168,17 +171,21 @@ class Kept:
             figures = vars(gaps).values()
             positive = (gaps.phi, gaps.upsilon, gaps.kappa, gaps.shadows, gaps.held, gaps.training_seconds)
             sound = all(math.isfinite(figure) for figure in figures) and min(positive) > 0
-            return (gaps, at) if sound and stored["of"] == self._of else None
+            machine = stored["machine"]
+            known = (
+                stored["of"] == self._of and isinstance(machine, str) and machine and machine.isprintable()
+            )
+            return (gaps, at, machine) if sound and known else None
         except (OSError, TextFileError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
             return None
 
     def put(self, gaps: "MeasuredGaps") -> bool:
         """Keeps it; False where the disk does not."""
-        text = json.dumps({"of": self._of, "at": time.time(), "gaps": vars(gaps)})
+        held = {"of": self._of, "at": time.time(), "machine": gethostname(), "gaps": vars(gaps)}
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with staged(self.path) as folder:
-                (fresh := folder / self.path.name).write_text(text)
+                (fresh := folder / self.path.name).write_text(json.dumps(held))
                 fresh.replace(self.path)
         except (OSError, FolderError):
             return False

@@ -51,6 +51,7 @@ from fedpeer.protocol.model_file import (
     stored_spec,
 )
 from fedpeer.protocol.submission import Submission
+from mechanism.coverage import LEAST_SHADOWS
 from mechanism.degree import noniid_degree
 from mechanism.errors import FieldError
 from mechanism.evidence import EvidenceModel
@@ -269,6 +270,7 @@ def prove(task: PreparedTask, say: Say = lambda text: None, *, accept_noise: boo
     doubts = (() if task.data is None else task.data.notes) + learnt.doubts + _scarce(task, measured)
     doubts += _unknown(half_width, row.terms, shadows, cut is not recipe)
     doubts += _lenient(model, section.shadows) + _untried(row.terms, trained)
+    doubts += () if counts is None else _uncounted(*counts[1:])
     return Proof(
         task=task,
         training_seconds=None if trained is None else trained.seconds,
@@ -316,6 +318,18 @@ def _lenient(model: EvidenceModel | None, shadows: int) -> tuple[str, ...]:
         f"so few shadows hardly tell samples: of models that were trained on a handful over and over, or on wrong "
         f"targets, half or more would be paid with {shadows}. Honest participants lose nothing by it. Ask for more "
         "shadows.",
+    )
+
+
+def _uncounted(first: int, later: int) -> tuple[str, ...]:
+    """Where shadows are too few to read from a model how many distinct samples it was trained on."""
+    if min(first, later) >= LEAST_SHADOWS:
+        return ()
+    when = "in any round" if max(first, later) < LEAST_SHADOWS else "in the rounds after the first"
+    return (
+        f"nobody's number of samples is read {when}: that takes {LEAST_SHADOWS} shadows in a round, and there are "
+        f"{min(first, later)}. Who repeats some samples up to the recipe's number is paid as if all were distinct, "
+        "unless a screen refuses the model. Raise evidence.shadows, and evidence.later where it is given.",
     )
 
 

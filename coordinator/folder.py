@@ -410,8 +410,7 @@ class StateFolder:
         with self._lock_file() as file:
             while True:
                 if _locked(file, LOCK_EX):
-                    with writing(self._mark):
-                        self._mark.write_text(uuid4().hex[:16])  # a connection's name has no room for more
+                    self._write_mark()
                 if _locked(file, LOCK_SH):  # and not another that starts at this instant
                     break
                 if time.monotonic() >= give_up:
@@ -425,6 +424,21 @@ class StateFolder:
                     "file: stop them all, then start them"
                 ) from None
             yield mark
+
+    def _write_mark(self) -> None:
+        """A new mark, or none where the disk refuses it: nobody who comes at this instant may serve by the old one, or
+        by half of one.
+
+        Raises:
+            FolderError: it cannot be written.
+        """
+        try:
+            with writing(self._mark, "; make room, or mend the disk, then start again"):
+                self._mark.write_text(uuid4().hex[:16])  # a connection's name has no room for more
+        except FolderError:
+            with contextlib.suppress(OSError):
+                self._mark.unlink(missing_ok=True)
+            raise
 
     def _lock_file(self) -> IO[str]:
         path = self.path / "serve.lock"

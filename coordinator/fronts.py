@@ -29,7 +29,7 @@ from coordinator.control_socket import check_place
 from coordinator.errors import AlreadyServed, FolderError, ServeError
 from coordinator.folder import StateFolder
 from coordinator.server import allow_open_files, port_taken
-from coordinator.storage.lease import FolderLease, Lease, machines
+from coordinator.storage.lease import AWAY_SECONDS, FolderLease, Lease, machines
 from coordinator.storage.schema import migrate
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.errors import LeaseTaken, StorageError
@@ -38,9 +38,6 @@ log = structlog.get_logger()
 
 #: Seconds until a front that has ended is started again, doubled up to the second figure.
 _RETRY_SECONDS, _RETRY_LIMIT_SECONDS = 0.5, 30.0
-
-#: The most seconds until a lease is asked for again: one of the fronts leads within ten of the database's return.
-_AWAY_SECONDS = 2.0
 
 #: Seconds for which a lease that was ours is waited for: a server notices after 7 that a connection is dead.
 _LOST_SECONDS = 20.0
@@ -237,7 +234,7 @@ async def _taken_again(lease: Lease) -> None:
             log.info("the lease is held again")
             return
         await asyncio.sleep(retry)
-        retry = min(2 * retry, _AWAY_SECONDS)
+        retry = min(2 * retry, AWAY_SECONDS)
 
 
 async def _watch_folder(path: Path, begun: os.stat_result, database: Database) -> None:

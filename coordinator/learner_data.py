@@ -24,7 +24,8 @@ from coordinator.errors import MarketTaskError
 from coordinator.workload import folders_of
 from fedpeer.learning.datasets import LabelledData, load_splits
 from fedpeer.learning.errors import DataError
-from fedpeer.learning.images import class_folders, left_out, read_images
+from fedpeer.learning.forms import formed, forms_of
+from fedpeer.learning.images import class_files, class_folders, left_out, read_images
 from fedpeer.learning.labels import Classes, class_count, class_names, real_inputs, whole_labels
 from fedpeer.learning.learner_data import LearnerData
 from fedpeer.learning.samples import Array, Samples, of_labelled
@@ -89,7 +90,7 @@ def load_learner_data(section: DataSection, folder: Path | None = None, strata: 
             given = _table(section, strata)
         else:
             given = _images(section)
-        return _held_out(given, section)
+        return _alike(_held_out(given, section))
     except DataError as error:
         raise MarketTaskError(f"[data]: {error}") from None
 
@@ -209,7 +210,8 @@ def _table(section: DataSection, strata: object) -> Given:
         classes = _sorted_classes(arrays[target])
     test = None
     if section.test_file is not None:
-        other = read_for(section.test_file, inputs, target, classes, beside, codes)
+        texts = [name for name in inputs if form.layout == "named" and arrays[name].dtype.kind == "U"]
+        other = read_for(section.test_file, inputs, target, classes, beside, codes, texts=texts)
         try:
             test = samples_of(other, form, classes, beside)
         except DataError as error:
@@ -247,7 +249,8 @@ def _images(section: DataSection) -> Given:
 
 def _folder(section: DataSection, folder: Path) -> Given:
     classes = tuple(section.classes or class_folders(folder))
-    found, notes = read_images(folder, classes), left_out(folder, classes)
+    files = class_files(folder, classes)
+    found, notes = read_images(folder, classes, files=files), left_out(folder, classes, files)
     empty = [
         name
         for name, held in zip(classes, np.bincount(found.targets, minlength=len(classes)), strict=True)
@@ -260,7 +263,9 @@ def _folder(section: DataSection, folder: Path) -> Given:
         )
     if section.test_folder is None:
         return Given(folder.name, found, None, classes, notes=notes)
-    test, notes = read_images(section.test_folder, classes), notes + left_out(section.test_folder, classes)
+    files = class_files(section.test_folder, classes)
+    test = read_images(section.test_folder, classes, found.arrays[""].shape[1], files)
+    notes += left_out(section.test_folder, classes, files)
     return Given(folder.name, found, test, classes, notes=notes)
 
 
@@ -282,7 +287,8 @@ def _checked(factory: str, samples: Samples, classes: Classes | None) -> Samples
     """Samples of a factory whose numbers are finite and whose targets are class numbers where there are classes."""
     for name, part in samples.parts():
         if part.dtype.kind not in "iufbU":
-            raise DataError(f"{factory} gives {name} of {part.dtype}; expected numbers or texts")
+            todo = ": write dates as texts, as np.datetime_as_string does" if part.dtype.kind == "M" else ""
+            raise DataError(f"{factory} gives {name} of {part.dtype}; expected numbers or texts{todo}")
         if part.dtype.kind == "f" and not np.isfinite(part).all():
             raise DataError(
                 f"{factory} gives {name} with values that are NaN or infinite; expected finite numbers"
@@ -309,6 +315,17 @@ def _held_out(given: Given, section: DataSection) -> Given:
     order = np.random.default_rng(section.seed).permutation(size)
     chosen, rest = np.sort(order[:held]), np.sort(order[held:])
     return replace(given, validation=given.validation.select(rest), test=given.validation.select(chosen))
+
+
+def _alike(given: Given) -> Given:
+    """With what is held out in the types of D_c, which both have to be fit for the terms."""
+    forms = forms_of(given.validation)
+    if given.test is None:
+        return given
+    try:
+        return replace(given, test=formed(given.test, forms))
+    except DataError as error:
+        raise DataError(f"the held-out samples do not go with D_c: {error}") from None
 
 
 def _read_images_file(path: Path, classes: Classes | None) -> tuple[Samples, Classes]:

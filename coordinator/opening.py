@@ -18,11 +18,12 @@ from coordinator.derivation import chain_secret, initial_seed, task_root, valida
 from coordinator.errors import MarketTaskError
 from coordinator.learner_data import Given, chosen_strata, commit_validation, load_learner_data, stratified
 from coordinator.storage.tasks import TaskRow
-from coordinator.workload import folders_of, workload_of
+from coordinator.workload import end, folders_of, workload_of
 from fedpeer.audit.input_files import SourceError, opened
 from fedpeer.extensions import PAYMENT_RULES as EXTENDED_RULES
 from fedpeer.extensions import extension_names
 from fedpeer.learning.errors import LearningError, WorkloadError
+from fedpeer.learning.forms import forms_of
 from fedpeer.learning.labels import class_count
 from fedpeer.learning.learner_data import LearnerData
 from fedpeer.protocol.model_file import (
@@ -127,7 +128,7 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
     given = None
     if config.data is not None:
         given = load_learner_data(config.data, config.folder, config.strata)
-    workload = workload_of(recipe, config.folder)
+    recipe, workload = _frozen(recipe, config)
     _check_privacy(recipe, workload)
     _check_followed(recipe, workload)
     strata, names = _strata(config, given, workload)
@@ -159,6 +160,7 @@ def prepare_task(config: TaskConfig, now: float) -> PreparedTask:
         strata=strata,
         classes=() if given is None else given.class_names,
         columns=None if given is None else given.columns,
+        arrays=() if data is None else forms_of(data.validation),
         price=price,
         funder=config.funder,
         audit=None if config.audit is None else config.audit.audit(),
@@ -294,6 +296,20 @@ def _recipe(config: TaskConfig) -> Recipe:
                 f"recipe.{name}", 1, "at least 2: batch normalisation has no variance over one sample"
             )
     return recipe
+
+
+def _frozen(recipe: Recipe, config: TaskConfig) -> tuple[Recipe, "Workload | None"]:
+    """The recipe with the digest of what its workload makes and does not send, and the workload."""
+    workload = workload_of(recipe, config.folder)
+    if workload is None or recipe.source is None:
+        return recipe, workload
+    from fedpeer.learning.workloads.protocol import frozen_of
+
+    if not (frozen := frozen_of(workload)):
+        return recipe, workload
+    end(workload)  # the one that everybody has from now on is another, which expects this base
+    recipe = replace(recipe, source=replace(recipe.source, frozen=bytes.fromhex(frozen)))
+    return recipe, workload_of(recipe, config.folder)
 
 
 def _strata(

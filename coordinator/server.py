@@ -62,7 +62,7 @@ from coordinator.services.ledger_servicer import LedgerServicer
 from coordinator.services.market_servicer import MarketServicer
 from coordinator.spool import Spool, UploadKey
 from coordinator.storage.changes import Change, Kind
-from coordinator.storage.lease import FolderLease, Lease
+from coordinator.storage.lease import AWAY_SECONDS, FolderLease, Lease
 from coordinator.storage.schema import migrate
 from coordinator.storage.tasks import TaskRow
 from coordinator.supervision import Duty, Supervisor
@@ -106,9 +106,8 @@ INSECURE_NAME = "fedpeer-participant"
 #: Seconds for which a model file may be without a row that refers to it: `open` writes the file first.
 _UNCOMMITTED = 3600.0
 
-#: Seconds after which a process that does not lead asks for the lease again, and the most of them until it does so, and
-#: listens for changes, where the database has been away: it leads within ten of its return, however long that took.
-_STAND_BY_SECONDS, _AWAY_SECONDS = 1.0, 2.0
+#: Seconds after which a process that does not lead asks for the lease again.
+_STAND_BY_SECONDS = 1.0
 
 #: Seconds after which a front looks for new certificates without word of any.
 _CERTIFICATES_SECONDS = 60.0
@@ -295,7 +294,7 @@ class Coordinator:
         if self._front is not None:
             self._supervisor.begin("presence", self._share_presence)
             self._supervisor.begin("new certificates", self._follow_certificates)
-            self._supervisor.begin("standing by", self._stand_by, limit=_AWAY_SECONDS)
+            self._supervisor.begin("standing by", self._stand_by, limit=AWAY_SECONDS)
         if self._notices.receivers:
             self._supervisor.begin("notices", lambda duty: self._notices.keep_noting(duty.well), vital=False)
         if self._console:
@@ -362,7 +361,7 @@ class Coordinator:
 
             await listen(self._database.url, begun, self._take_over)
 
-        self._supervisor.begin("changes", follow, limit=_AWAY_SECONDS)
+        self._supervisor.begin("changes", follow, limit=AWAY_SECONDS)
         await read
 
     async def _take_over(self, change: Change) -> None:

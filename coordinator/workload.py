@@ -19,7 +19,7 @@ def workload_of(recipe: Recipe, folder: Path | None) -> "Workload | None":
         folder: where the factory's module is looked for before Python's own path.
 
     Raises:
-        WorkloadError: a factory that is not there, is not the terms' own, or gives no workload.
+        WorkloadError: a factory that is not there, is not the terms' own, or gives no workload or another frozen base.
     """
     if recipe.model == "custom":
         return None
@@ -31,7 +31,7 @@ def workload_of(recipe: Recipe, folder: Path | None) -> "Workload | None":
         return source.load()
     source.checked()  # the process of one that was loaded before would not look again
     expected = json.dumps(recipe.source.digests)
-    return _isolated(source.factory, recipe.source.options, source.folders, expected)
+    return _isolated(source.factory, recipe.source.options, source.folders, expected, source.frozen)
 
 
 def end(workload: "Workload | None") -> None:
@@ -57,8 +57,10 @@ def runs_apart(recipe: Recipe) -> bool:
 
 
 @cache
-def _isolated(factory: str, options: str, folders: tuple[str, ...], expected: str) -> "Workload":
+def _isolated(factory: str, options: str, folders: tuple[str, ...], expected: str, frozen: str) -> "Workload":
     """One process for all who ask for the same; it ends when one of them closes it, and starts again."""
     from fedpeer.learning.workloads.loading import IsolatedWorkload, WorkloadSource
 
-    return IsolatedWorkload(WorkloadSource(factory, json.loads(options), folders, json.loads(expected)))
+    return IsolatedWorkload(
+        WorkloadSource(factory, json.loads(options), folders, json.loads(expected), frozen)
+    )

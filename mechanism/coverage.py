@@ -30,6 +30,9 @@ from math import floor
 
 from mechanism.errors import FieldError
 
+#: Sound shadow models of a round from which x is read; of fewer, x is 1 for everybody.
+LEAST_SHADOWS = 50
+
 #: Of w in x: what parts of the recipe's samples are worth. At least 1.
 POWER = 3
 

@@ -25,13 +25,16 @@ from mechanism.records import Recorded, check_decimal, check_not_negative, check
 from mechanism.server_step import AGGREGATIONS, Aggregation, FedAvg
 from mechanism.variation import AUGMENTATIONS, PRECISIONS, Allowed
 from mechanism.workload import (
+    MAX_COLUMNS,
     MAX_NAME,
     MAX_STRATA,
     STRATA,
+    ArrayForm,
     Columns,
     Labels,
     Source,
     Strata,
+    check_arrays,
     check_factory,
     check_names,
 )
@@ -61,6 +64,9 @@ MAX_LABELS = MAX_STRATA
 
 #: Least common denominator of a reference, at most: sums over all strata stay short. Counts give their total.
 MAX_DENOMINATOR = 10**64
+
+#: Arrays of samples that are said in words.
+_ARRAYS_SAID = 8
 
 #: Tensors of one model; large language models have some thousands.
 MAX_TENSORS = 20_000
@@ -316,6 +322,7 @@ class Terms(Recorded, Readable):
         strata: what participants count.
         classes: names of the target's classes, in the order of their numbers; empty where the target is numbers.
         columns: which columns of a table are samples; None where it is no table.
+        arrays: of which types and shapes D_c's inputs and targets are, and so everybody's; empty where there is no D_c.
         price: what a credit is paid out as; None where that is not said. All tasks of a log that say it say the same.
         funder: the learner from whose account the budget is reserved; empty: the operator's treasury.
         audit: who re-trains, how often, and what is held for it; None: nobody.
@@ -346,6 +353,7 @@ class Terms(Recorded, Readable):
     strata: Strata = field(default_factory=Labels, metadata={"kinds": STRATA, "optional": True})
     classes: tuple[str, ...] = field(default=(), metadata={"most": MAX_STRATA, "optional": True})
     columns: Columns | None = field(default=None, metadata={"optional": True})
+    arrays: tuple[ArrayForm, ...] = field(default=(), metadata={"most": MAX_COLUMNS + 1, "optional": True})
     price: Price | None = field(default=None, metadata={"optional": True})
     funder: str = field(default="", metadata={"optional": True})
     audit: Audit | None = field(default=None, metadata={"optional": True})
@@ -380,6 +388,8 @@ class Terms(Recorded, Readable):
                 )
         if self.classes:
             check_names("classes", self.classes)
+        if self.arrays:
+            check_arrays(self.arrays, self.columns)
         labels = isinstance(self.strata, Labels)
         strata = len(self.classes) or None if labels else self.strata.count
         if strata not in (None, len(self.reference)):
@@ -418,6 +428,7 @@ class Terms(Recorded, Readable):
             + ("; under pseudonyms" if self.pseudonyms else ""),
             f"reference  {', '.join(map(str, self.reference))}",
             *self._strata_line(),
+            *self._arrays_line(),
             f"model      {recipe.model}, tensors {len(contract.tensors)}, at most {contract.max_bytes} bytes",
             f"recipe     {recipe}",
             *([] if recipe.allowed is None else [f"may vary   {recipe.allowed}"]),
@@ -447,6 +458,12 @@ class Terms(Recorded, Readable):
         if isinstance(self.strata, Labels) and not self.classes:
             return []
         return [f"strata     {self.strata.name}: {', '.join(self.strata_names)}"]
+
+    def _arrays_line(self) -> list[str]:
+        if not self.arrays:
+            return []
+        first, left = self.arrays[:_ARRAYS_SAID], self.arrays[_ARRAYS_SAID:]
+        return ["samples    " + ", ".join(map(str, first)) + (f" and {len(left)} more" if left else "")]
 
 
 def _values(rule: object) -> str:

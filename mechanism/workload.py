@@ -1,5 +1,5 @@
 """What terms say of a task's workload and samples: where the code is that builds, trains and judges, which columns it
-reads, and what the strata are that participants count.
+reads, of which types and shapes, and what the strata are that participants count.
 
     Labels     the classes of the target
     Quantiles  intervals of a measured column: stratum i has edges[i - 1] <= x < edges[i]
@@ -19,7 +19,7 @@ from itertools import pairwise
 from typing import Any, ClassVar
 
 from mechanism.errors import FieldError
-from mechanism.ranges import sha256
+from mechanism.ranges import sha256, whole
 from mechanism.records import check_decimal
 
 #: "package.module:factory".
@@ -36,6 +36,18 @@ MAX_NAME, MAX_OPTIONS = 256, 8_192
 
 #: Files of a factory, and columns that a workload reads.
 MAX_FILES, MAX_COLUMNS = 200, 5_000
+
+#: What the elements of samples' arrays are: texts, or numbers by NumPy's names.
+ELEMENTS = (
+    "text", "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float16", "float32",
+    "float64",
+)  # fmt: skip
+
+#: Dimensions of one sample's array, as NumPy has them at most.
+MAX_DIMENSIONS = 63
+
+#: Name of the inputs that are one array, what stands before the names of several, and the name of the targets.
+INPUTS, INPUT, TARGETS = "inputs", "inputs.", "targets"
 
 
 @dataclass(frozen=True)
@@ -57,10 +69,13 @@ class Source:
     Attributes:
         options: its keyword arguments, as the one JSON text of them: `options_text`.
         files: of the factory, in the order of their names.
+        frozen: SHA-256 over the tensors that the factory makes and that do not travel, which need not come from these
+            files (`fedpeer.learning.workloads.protocol.HasFrozen`); empty: there are none.
     """
 
     options: str
     files: tuple[SourceFile, ...] = field(metadata={"most": MAX_FILES})
+    frozen: bytes = field(default=b"", metadata={"optional": True})
 
     def __post_init__(self) -> None:
         if not isinstance(self.options, str) or len(self.options) > MAX_OPTIONS:
@@ -74,6 +89,8 @@ class Source:
         names = [file.name for file in self.files]
         if not names or names != sorted(set(names)):
             raise FieldError("files", names, "at least one file, in the order of their names, each once")
+        if self.frozen:
+            sha256("frozen", self.frozen)
 
     @property
     def keywords(self) -> dict[str, Any]:
@@ -129,6 +146,57 @@ class Columns:
             raise FieldError("columns.target", self.target, "a column that is no input")
         if self.layout not in ("array", "named"):
             raise FieldError("columns.layout", self.layout, '"array" or "named"')
+
+
+@dataclass(frozen=True)
+class ArrayForm:
+    """An array of samples: what each of them has of it.
+
+    Attributes:
+        name: "inputs" where these are one array, "inputs.NAME" where they are several, or "targets".
+        dtype: of `ELEMENTS`.
+        shape: of one sample's.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...] = field(metadata={"most": MAX_DIMENSIONS})
+
+    def __post_init__(self) -> None:
+        if self.name not in (INPUTS, TARGETS):
+            if not isinstance(self.name, str) or not self.name.startswith(INPUT):
+                raise FieldError("arrays.name", self.name, f'"{INPUTS}", "{INPUT}NAME" or "{TARGETS}"')
+            _name("arrays.name", self.name.removeprefix(INPUT))
+        if self.dtype not in ELEMENTS:
+            raise FieldError(f"arrays[{self.name}].dtype", self.dtype, "one of " + ", ".join(ELEMENTS))
+        for size in self.shape:
+            whole(f"arrays[{self.name}].shape", size, 0)
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.dtype}" + (f" of shape {self.size}" if self.shape else "")
+
+    @property
+    def size(self) -> str:
+        """The shape in words."""
+        return " x ".join(map(str, self.shape)) or "a single value"
+
+
+def check_arrays(arrays: tuple[ArrayForm, ...], columns: Columns | None) -> None:
+    """Raises FieldError for what are no inputs with their targets, or other inputs than the columns make."""
+    names = [array.name for array in arrays]
+    if not 2 <= len(names) <= MAX_COLUMNS + 1 or len(set(names)) != len(names) or names[-1] != TARGETS:
+        raise FieldError(
+            "arrays", names, f"1 to {MAX_COLUMNS} inputs, each once, and the targets behind them"
+        )
+    if INPUTS in names and len(names) > 2:
+        raise FieldError("arrays", names, f'one array "{INPUTS}", or several by name')
+    if columns is not None:
+        named = columns.layout == "named"
+        wanted = [INPUT + name for name in columns.inputs] if named else [INPUTS]
+        if names[:-1] != wanted:
+            raise FieldError(
+                "arrays", names, f"the inputs {', '.join(wanted):.200}, as the columns have them"
+            )
 
 
 @dataclass(frozen=True)

@@ -222,7 +222,7 @@ def other_size(terms: Terms, counts: Sequence[int]) -> str:
             f"it is held against, and may be refused; train on {asked} of them."
         )
     if held < terms.rule.whole_from * asked:
-        from mechanism.coverage import weight  # the mechanism's part takes its time to import
+        from mechanism.coverage import LEAST_SHADOWS, weight  # the mechanism's part takes its time to import
         from mechanism.settlement import max_payment_micro
 
         left = float(weight(Fraction(held, asked), Fraction(1), Fraction(terms.rule.whole_from)))
@@ -232,7 +232,7 @@ def other_size(terms: Terms, counts: Sequence[int]) -> str:
         paid = "nothing" if share < _NOTHING else f"at most {share:.0%} of what enough of them would be"
         return (
             f"The data have {held} samples and the recipe asks for {asked}: where the evidence tells how many there "
-            f"are, so few are paid {paid}."
+            f"are, which takes {LEAST_SHADOWS} of the coordinator's shadow models, so few are paid {paid}."
         )
     return ""
 

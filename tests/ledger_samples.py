@@ -33,7 +33,7 @@ from mechanism.terms import ModelContract, Recipe, Rule, Schedule, TensorSpec, T
 from mechanism.trees import Forest, Tree
 from mechanism.unmeasured import as_claimed, missing
 from mechanism.variation import Allowed
-from mechanism.workload import Coded, Column, Columns, Labels, Quantiles, Strata, source_of
+from mechanism.workload import ArrayForm, Coded, Column, Columns, Labels, Quantiles, Strata, source_of
 
 NONCE = bytes(16)
 
@@ -97,6 +97,7 @@ def brought(strata: Strata) -> Terms:
     source = source_of(
         {"hidden": [64, 32], "dropout": 0.1}, {"models.py": "01" * 32, "layers/dense.py": "02" * 32}
     )
+    source = replace(source, frozen=bytes([3] * 32))
     return replace(
         plain,
         recipe=replace(
@@ -124,6 +125,7 @@ def brought(strata: Strata) -> Terms:
         strata=strata,
         classes=("late", "on time"),
         columns=Columns(("hour", "distance"), "delay", "array"),
+        arrays=(ArrayForm("inputs", "float64", (2,)), ArrayForm("targets", "int64", ())),
     )
 
 

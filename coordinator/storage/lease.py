@@ -64,6 +64,10 @@ _HOLDER = text(f"SELECT application_name {_HELD}")
 #: Seconds for which a lease is waited for: the server notices the end of a killed process within milliseconds.
 WAIT_SECONDS = 5.0
 
+#: The most seconds until who does not hold a lease asks for it again, however long the database has been away: somebody
+#: leads within ten of its return.
+AWAY_SECONDS = 2.0
+
 #: Seconds between two attempts.
 _PAUSE_SECONDS = 0.1
 

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
+from socket import gethostname
 from typing import Annotated, Any
 
 import typer
@@ -105,7 +106,7 @@ def calibrate(
     assert task.data is not None, "it is calibratable"
     for note in task.data.notes:
         typer.echo(f"LOOK AGAIN: {note}", err=True)
-    gaps, since, kept = _measured(file, task, config, shadows)
+    gaps, since, where, kept = _measured(file, task, config, shadows)
     phi, upsilon = rounded(gaps.phi), rounded(gaps.upsilon)
     with _keeping(kept):
         with _status("solving for what participants would do"):
@@ -137,9 +138,10 @@ def calibrate(
         record = {**_record(numbers, section, gaps, made, task), "kept_since": since}
         typer.echo(json.dumps(record if audits is None else {**record, "audits": audits}))
     else:
-        lines = _lines(file, dry_run or failed is not None, wishes, gaps, made, section, task)
+        lines = _lines(file, dry_run or failed is not None, wishes, gaps, made, section, task, where)
         if since is not None:
-            lines.insert(0, f"Measured by an earlier call, {since}; without {kept} it is measured again.")
+            by = "" if where == "here" else f" {where}"
+            lines.insert(0, f"Measured by an earlier call{by}, {since}; without {kept} it is measured again.")
         typer.echo("\n".join(lines if audits is None else [*lines[:-1], *_audit_lines(audits), lines[-1]]))
     if failed is not None:
         raise failed
@@ -147,16 +149,17 @@ def calibrate(
 
 def _measured(
     file: Path, task: PreparedTask, config: TaskConfig, shadows: int
-) -> tuple[MeasuredGaps, str | None, Path | None]:
-    """What is measured, the moment at which an earlier call did it, and the file that keeps it now.
+) -> tuple[MeasuredGaps, str | None, str, Path | None]:
+    """What is measured, the moment at which an earlier call did it, where, and the file that keeps it now.
 
     Raises:
         MarketTaskError: the models say nothing of this task.
     """
     keeper = Kept(task, config, shadows)
     if (found := keeper.find()) is not None:
-        gaps, at = found
-        return gaps, at.isoformat(timespec="seconds"), keeper.path
+        gaps, at, machine = found
+        where = "here" if machine == gethostname() else f"on {machine}"
+        return gaps, at.isoformat(timespec="seconds"), where, keeper.path
     with _status("training models") as status:
 
         def report(trained: int, of: int) -> None:
@@ -167,7 +170,7 @@ def _measured(
             gaps = measure(task, shadows, report)
         except EvidenceError as error:
             raise MarketTaskError(f"{file} cannot be calibrated: {error}") from None
-    return gaps, None, keeper.path if keeper.put(gaps) else None
+    return gaps, None, "here", keeper.path if keeper.put(gaps) else None
 
 
 def _status(words: str) -> AbstractContextManager[Status | None]:
@@ -371,6 +374,7 @@ def _lines(
     made: Proposal,
     section: CalibrationSection,
     task: PreparedTask,
+    where: str,
 ) -> list[str]:
     low, high = (f"{x:g}" for x in wishes.costs)
     start_low, start_high = (f"{x:g}" for x in wishes.starts)
@@ -398,7 +402,7 @@ def _lines(
     evidence = _evidence_seconds(task, gaps)
     shadows = task.row.settings["evidence"]["shadows"]
     lines += [
-        f"Evidence: a training takes {gaps.training_seconds:.2g} s here, a round's {shadows} shadows about "
+        f"Evidence: a training takes {gaps.training_seconds:.2g} s {where}, a round's {shadows} shadows about "
         f"{max(evidence, 1):.0f} s on one core.",
         f"{file} is left as it was." if dry_run else f"{file} has these numbers now.",
     ]

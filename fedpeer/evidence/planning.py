@@ -18,7 +18,7 @@ first or third has a sample in common with any second.
 *Repeated* ones have 0.3 to 0.85 of the samples that a sound one of their mix has, repeated up to the recipe's number
 (`fedpeer.evidence.straying`). Half of them are trained by the recipe; the others more *calmly*, as one does whose
 samples shall not be seen to be few: in batches of twice the size, at three quarters of the learning rate, or for an
-epoch less. Below `LEAST_FOR_REPEATED` sound ones nothing could be read from them, and none are trained.
+epoch less. Below `LEAST_SHADOWS` sound ones nothing could be read from them, and none are trained.
 
 *Tricked* ones, where the operator wants some, hold mixes of sound ones that are neither near the reference nor far
 from it, and are trained to seem balanced by the tricks of `fedpeer.evidence.tricks` in turn, with numbers of chance.
@@ -38,6 +38,7 @@ from fedpeer.evidence.fitting import MIN_SHADOWS
 from fedpeer.evidence.tricks import TRICKS
 from fedpeer.learning.partition import LabelMix, dirichlet, majority_minority, number_of_classes
 from fedpeer.learning.strata import Codes, balanced_halves
+from mechanism.coverage import LEAST_SHADOWS
 from mechanism.terms import Recipe
 from mechanism.variation import Choices, Numbers, Part, varied
 
@@ -56,10 +57,6 @@ KEPT, KEPT_SHARE = 12, 0.25
 #: Anchors for each sound shadow, and at least how many.
 ANCHOR_SHARE, LEAST_ANCHORS = 0.08, 4
 
-
-#: Sound shadows from which there are repeated ones: without anchors, and with a tenth of the others diverged,
-#: `straying.LEAST_SOUND` are left.
-LEAST_FOR_REPEATED = 50
 
 #: Repeated shadows for each sound one that are trained by the recipe, and as many that are trained more calmly; the
 #: least and the most of a sound one's samples that they have.
@@ -291,8 +288,12 @@ def flawed_count(shadows: int) -> int:
 
 
 def repeated_count(shadows: int) -> int:
-    """Repeated shadows beside so many sound ones that are trained by the recipe; as many are trained more calmly."""
-    return round(shadows * REPEATED_SHARE) if shadows >= LEAST_FOR_REPEATED else 0
+    """Repeated shadows beside so many sound ones that are trained by the recipe; as many are trained more calmly.
+
+    There are none where, without anchors, and with a tenth of the others diverged, less than `straying.LEAST_SOUND`
+    sound ones would be left.
+    """
+    return round(shadows * REPEATED_SHARE) if shadows >= LEAST_SHADOWS else 0
 
 
 def tricked_count(shadows: int, share: float) -> int:

@@ -45,15 +45,24 @@ def class_folders(folder: Path) -> tuple[str, ...]:
     return names
 
 
-def read_images(folder: Path, classes: Sequence[str]) -> Samples:
+def class_files(folder: Path, classes: Sequence[str]) -> list[list[Path]]:
+    """All files of each class, in the order of their paths, without what is hidden. Raises DataError."""
+    return [_files(folder / name) for name in classes]
+
+
+def read_images(
+    folder: Path, classes: Sequence[str], channels: int = 1, files: Sequence[Sequence[Path]] | None = None
+) -> Samples:
     """Images of shape (n, channels, height, width), float32 in [0, 1], and their class numbers.
 
-    One channel where all are grey, else three: a palette counts as grey where its colours are. Files are taken in the
-    order of their paths, without hidden ones and those in hidden folders; other files are passed over (`left_out`).
-    Images are turned as their EXIF says.
+    One channel where all are grey and no more are asked for, else three: a palette counts as grey where its colours
+    are. Files are taken in the order of their paths, without hidden ones and those in hidden folders; other files are
+    passed over (`left_out`). Images are turned as their EXIF says.
 
     Args:
         classes: names of the sub-folders, in the order of their numbers; some of them may be absent.
+        channels: 3, where grey images are to have three.
+        files: `class_files`, where somebody has walked the folder.
 
     Raises:
         DataError: a sub-folder that is no class, no image at all, one that cannot be read, has several pages or is
@@ -67,16 +76,16 @@ def read_images(folder: Path, classes: Sequence[str]) -> Samples:
         from PIL import Image, ImageOps, UnidentifiedImageError
     except ImportError as error:
         raise DataError(f"{folder} cannot be read: {missing(error) or error}") from None
-    files = [
+    images = [
         (file, label)
-        for label, name in enumerate(classes)
-        for file in _files(folder / name)
+        for label, own in enumerate(class_files(folder, classes) if files is None else files)
+        for file in own
         if file.suffix.lower() in _SUFFIXES
     ]
-    if not files:
+    if not images:
         raise DataError(f"{folder} has no image; expected some that end with {', '.join(_SUFFIXES)}")
     pixels = []
-    for file, _ in files:
+    for file, _ in images:
         try:
             # By name Pillow maps what is not compressed, and garbles a TIFF of those that its tags say to turn.
             with file.open("rb") as bytes_, Image.open(bytes_) as image:
@@ -98,25 +107,28 @@ def read_images(folder: Path, classes: Sequence[str]) -> Samples:
             ) from None
         if pixels[-1].shape[:2] != pixels[0].shape[:2]:
             size, first = (f"{p.shape[1]} x {p.shape[0]}" for p in (pixels[-1], pixels[0]))
-            raise DataError(f"{file} is {size} pixels, {files[0][0]} is {first}; expected one size for all")
-    if any(p.ndim == 3 for p in pixels):
+            raise DataError(f"{file} is {size} pixels, {images[0][0]} is {first}; expected one size for all")
+    if channels == 3 or any(p.ndim == 3 for p in pixels):
         pixels = [p if p.ndim == 3 else np.repeat(p[:, :, None], 3, axis=2) for p in pixels]
         stacked = np.stack(pixels).transpose(0, 3, 1, 2)
     else:
         stacked = np.stack(pixels)[:, None]
-    labels = np.array([label for _, label in files], dtype=np.int64)
+    labels = np.array([label for _, label in images], dtype=np.int64)
     return Samples(np.ascontiguousarray(stacked, dtype=np.float32) / np.float32(255), labels)
 
 
-def left_out(folder: Path, classes: Sequence[str]) -> tuple[str, ...]:
+def left_out(
+    folder: Path, classes: Sequence[str], files: Sequence[Sequence[Path]] | None = None
+) -> tuple[str, ...]:
     """What of a folder is no sample to `read_images`, or looks as if it were meant otherwise, as sentences.
 
-    Hidden files, and those of file managers, are not worth one. Raises DataError as `class_folders`.
+    Hidden files, and those of file managers, are not worth one. Arguments as of `read_images`; raises DataError as
+    `class_folders`.
     """
-    files = [file for name in classes for file in _files(folder / name)]
-    images = [file for file in files if file.suffix.lower() in _SUFFIXES]
+    found = [file for own in (class_files(folder, classes) if files is None else files) for file in own]
+    images = [file for file in found if file.suffix.lower() in _SUFFIXES]
     said = []
-    if others := sorted(set(files) - set(images)):
+    if others := sorted(set(found) - set(images)):
         kinds = Counter(file.suffix.lower() or "without a suffix" for file in others)
         named = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(_KINDS_NAMED))
         if len(kinds) > _KINDS_NAMED:

@@ -182,6 +182,8 @@ def _coded(strata: Coded, folders: tuple[str, ...], samples: Samples) -> Codes:
 def coded_by(source: "FactorySource", samples: Samples) -> Codes:
     """The number from 0 that the function of a factory gives each sample; called in this process.
 
+    Of a table it sees inputs and target, and no other column.
+
     Raises:
         DataError: it gives something else.
         WorkloadError: it is not here, is another here, or fails.
@@ -193,9 +195,15 @@ def coded_by(source: "FactorySource", samples: Samples) -> Codes:
         raise DataError(
             f"{source.factory} gives {kind_of(function)}; expected a function that gives each of the samples a number"
         )
-    with calling(source.factory):
-        given: Any = function(samples)
-        found = np.asarray(given)
+    seen = (
+        f"it was given {samples.described()}; of a table it sees no other column: make what it needs an input"
+    )
+    with calling(f"{source.factory} ({seen})"):
+        try:
+            given: Any = function(samples)
+            found = np.asarray(given)
+        except DataError as error:  # such as of `Samples.column`
+            raise DataError(f"{source.factory} cannot count: {error}; {seen}") from None
     if found.shape != (len(samples),) or found.dtype.kind not in "iu" or (found < 0).any():
         has = f"{found.dtype} of shape {found.shape}" if found.shape else kind_of(given)
         if found.dtype.kind in "iu" and found.size and found.min() < 0:

@@ -8,7 +8,8 @@ lists of one length (an embedding) become arrays of shape (n, k). Nothing may be
 the table's author knows.
 
 A CSV does not say what is a number and what a name that looks like one: "01" is both. Where the column is one of strata
-it stays a text; where nobody has said, it is refused. Dates and times stay texts, as they are written.
+it stays a text; where nobody has said, it is refused. Its dates and times stay texts, as they are written; those of
+other files become such (`dates_as_texts`).
 """
 
 import re
@@ -101,7 +102,7 @@ def samples_of(
     elif target.dtype.kind == "U":
         raise DataError(
             f"the target {form.target} is a text and there are no classes; expected numbers, or classes"
-            f"{_first_text(target)}"
+            f"{first_text(target)}"
         )
     return Samples(_inputs(arrays, form), target, {name: arrays[name] for name in beside})
 
@@ -145,9 +146,10 @@ def read_samples(
     beside: Sequence[str] = (),
     codes: Collection[str] = (),
     named: Collection[str] = (),
+    texts: Collection[str] = (),
 ) -> Samples:
     """`samples_of` the columns of a file. Arguments and errors as of it and `read_for`."""
-    arrays = read_for(path, form.inputs, form.target, classes, beside, codes, named)
+    arrays = read_for(path, form.inputs, form.target, classes, beside, codes, named, texts)
     try:
         return samples_of(arrays, form, classes, beside)
     except DataError as error:
@@ -162,6 +164,7 @@ def read_for(
     beside: Sequence[str] = (),
     codes: Collection[str] = (),
     named: Collection[str] = (),
+    texts: Collection[str] = (),
 ) -> dict[str, Array]:
     """The columns that samples are made of, by name.
 
@@ -171,11 +174,12 @@ def read_for(
         codes: those of them whose values are the strata.
         named: those of these whose strata have names: a file with some of them alone may have numbers, or truth
             values, in their place.
+        texts: inputs that are texts in D_c, whatever they look like here.
 
     Raises:
         DataError: as `read_columns`.
     """
-    texts = set() if classes is None or class_names(classes) is None else {target}
+    texts = {*texts, *(() if classes is None or class_names(classes) is None else (target,))}
     both = {*inputs, target}
     plain = both.intersection([target, *codes]).difference(texts)
     texts |= set(named) - both
@@ -192,7 +196,7 @@ def _inputs(arrays: Mapping[str, Array], form: Columns) -> Inputs:
         if part.ndim != 1 or part.dtype.kind == "U":
             raise DataError(
                 f"column {name} is {_words(part)}, which is no column of an array of numbers; expected numbers, or "
-                f'layout = "named"{_first_text(part)}'
+                f'layout = "named"{first_text(part)}'
             )
         if part.dtype.kind == "i" and (large := np.flatnonzero((part > _WHOLE) | (part < -_WHOLE))).size:
             raise DataError(
@@ -207,7 +211,7 @@ def _clean(name: str, array: Array, text: bool) -> Array:
     if array.ndim == 0:
         raise DataError(f"column {name} is a single value; expected one a sample")
     if text and array.dtype.kind != "U":
-        return _as_text(array)
+        return as_texts(array)
     if array.dtype.kind in "ui":
         if _is_large(array):
             raise _too_large(name, int(np.argwhere(array >= np.uint64(_LARGE))[0][0]))
@@ -225,7 +229,35 @@ def _clean(name: str, array: Array, text: bool) -> Array:
         return array.astype(np.float32 if array.dtype == np.float16 else array.dtype)
     if array.dtype.kind == "U":
         return array
-    raise DataError(f"column {name} is {_words(array)}; expected numbers, truth values or texts")
+    if array.dtype.kind == "M":
+        if (absent := np.argwhere(np.isnat(array))).size:
+            raise _absent_values(name, len(absent), int(absent[0][0]))
+        return dates_as_texts(array)
+    todo = _as_numbers(array.dtype.kind == "m")
+    raise DataError(f"column {name} is {_words(array)}; expected numbers, truth values or texts{todo}")
+
+
+def dates_as_texts(array: Array, zone: str = "") -> Array:
+    """Dates and times of NumPy's as texts in ISO 8601, such as 2026-11-30 or 2026-11-30T16:30:00.5: no time where it is
+    midnight, and no more digits of a second than it has.
+
+    Args:
+        zone: "Z" where they are UTC and say so, which midnight then does, too.
+    """
+    if np.datetime_data(array.dtype)[0] in ("h", "m"):
+        array = array.astype("datetime64[s]")
+    texts = [_short(text) for text in np.datetime_as_string(array).ravel().tolist()]
+    made = [text + zone if zone else text.removesuffix("T00:00:00") for text in texts]
+    return np.array(made, dtype=np.str_).reshape(array.shape)
+
+
+def _short(text: str) -> str:
+    """A time without zeros behind the digits of its second."""
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def _as_numbers(duration: bool) -> str:
+    return ": write lengths of time as numbers, of seconds or days" if duration else ""
 
 
 def _is_large(array: Array) -> bool:
@@ -240,15 +272,17 @@ def _too_large(name: str, row: int) -> DataError:
     )
 
 
-def _as_text(array: Array) -> Array:
+def as_texts(array: Array) -> Array:
+    """Numbers as texts: a whole number its digits, a truth value true or false."""
     if array.dtype.kind == "b":
         return np.where(array, "true", "false")
-    values = array.tolist()
-    return np.array([f"{v:.0f}" if isinstance(v, float) and v.is_integer() else str(v) for v in values])
+    values = array.ravel().tolist()
+    texts = [f"{v:.0f}" if isinstance(v, float) and v.is_integer() else str(v) for v in values]
+    return np.array(texts, dtype=np.str_).reshape(array.shape)
 
 
-def _first_text(array: Array) -> str:
-    """In words, the first place that keeps a column of texts from being numbers."""
+def first_text(array: Array) -> str:
+    """In words, the first place that keeps a column of texts from being numbers; empty where they all are some."""
     texts = array.ravel().tolist()
     if (place := next((place for place, text in enumerate(texts) if not is_number(str(text))), None)) is None:
         return ""
@@ -464,6 +498,10 @@ def _array(name: str, column: Any) -> Array:
         return _array(name, values).reshape(len(column), -1)
     if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
         return np.asarray(column.to_numpy())
+    if types.is_date(kind) or types.is_timestamp(kind):
+        return dates_as_texts(column.to_numpy(), "Z" if getattr(kind, "tz", None) else "")
+    if types.is_time(kind):
+        return np.array([_short(text) for text in column.cast("string").to_pylist()], dtype=np.str_)
     if types.is_binary(kind):
         rows = (row for row, value in enumerate(column.to_pylist()) if not _is_utf8(value))
         if (row := next(rows, None)) is not None:  # so is a CSV's column read
@@ -473,7 +511,9 @@ def _array(name: str, column: Any) -> Array:
         raise DataError(f"column {name} is bytes; expected numbers, truth values, or texts in UTF-8")
     if types.is_decimal(kind):
         raise DataError(f"column {name} is {kind}; expected numbers of 64 bits or less: write it as float64")
-    raise DataError(f"column {name} is {kind}; expected numbers, truth values or texts")
+    raise DataError(
+        f"column {name} is {kind}; expected numbers, truth values or texts{_as_numbers(types.is_duration(kind))}"
+    )
 
 
 def _is_utf8(value: bytes) -> bool:

@@ -18,7 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fedpeer.learning.errors import DataError
-from fedpeer.learning.images import LARGEST_PIXEL, left_out, read_images
+from fedpeer.learning.forms import formed, texts_among
+from fedpeer.learning.images import LARGEST_PIXEL, class_files, left_out, read_images
 from fedpeer.learning.labels import real_inputs, whole_labels
 from fedpeer.learning.partition import LabelMix, draw_rows, even_rows, majority_minority, toward_reference
 from fedpeer.learning.samples import Samples
@@ -188,7 +189,8 @@ class WorkloadTask(Task):
         """Samples as the workload takes them.
 
         Raises:
-            TaskError: none at all, targets that are no classes, or numbers that are not finite.
+            TaskError: none at all, other types or shapes than the terms have, targets that are no classes, or numbers
+                that are not finite.
         """
         with refusing():
             if not isinstance(samples, Samples):
@@ -329,14 +331,17 @@ def read(path: Path, terms: Terms) -> Samples:
             )
         if not terms.classes:
             raise DataError(f"{path} is a folder, and the task has no class names to know its sub-folders by")
-        samples = read_images(path, terms.classes)
-        for note in left_out(path, terms.classes):
+        channels = next((array.shape[0] for array in terms.arrays if len(array.shape) == 3), 1)
+        files = class_files(path, terms.classes)
+        samples = read_images(path, terms.classes, channels, files)
+        for note in left_out(path, terms.classes, files):
             _log.warning("%s", note)
         return samples
     if terms.columns is not None:
         strata = terms.strata
         beside, codes, named = beside_of(strata), codes_of(strata), named_of(strata)
-        return read_samples(path, terms.columns, terms.classes or None, beside, codes, named)
+        texts = texts_among(terms.arrays)
+        return read_samples(path, terms.columns, terms.classes or None, beside, codes, named, texts)
     if not path.suffix and not path.exists():
         raise DataError(f"{path} cannot be read: there is no such file or folder")
     if path.suffix.lower() != ".npz":
@@ -351,13 +356,13 @@ def read(path: Path, terms: Terms) -> Samples:
 
 
 def fitted(samples: Samples, terms: Terms, classes: int | None) -> Samples:
-    """Samples as the workload takes them: columns in its order, class names as numbers.
+    """Samples as the workload takes them: columns in its order, class names as numbers, types as D_c has them.
 
     Args:
         classes: of the workload.
 
     Raises:
-        DataError: other columns, targets that are no classes, or numbers that are not finite.
+        DataError: other columns, types or shapes, targets that are no classes, or numbers that are not finite.
     """
     if not len(samples):
         raise DataError("there are no samples; expected at least one to train on")
@@ -368,6 +373,8 @@ def fitted(samples: Samples, terms: Terms, classes: int | None) -> Samples:
     elif targets.dtype.kind not in "iufb":
         raise DataError(f"a target is {targets.flat[0]!r:.60}, and the task has no classes; expected numbers")
     samples = replace(samples, targets=targets)
+    if terms.arrays:
+        samples = formed(samples, terms.arrays)
     for name, part in samples.parts():
         if part.dtype.kind == "f" and (bad := int(part.size - np.count_nonzero(np.isfinite(part)))):
             raise DataError(

@@ -273,6 +273,7 @@ def _terms(made: Example) -> dict[str, str]:
         "digest of the terms": terms.digest.hex(),
         "recipe of a factory": canonical_bytes(brought["recipe"]).decode(),
         "columns of a table": canonical_bytes(brought["columns"]).decode(),
+        "arrays of its samples": canonical_bytes(brought["arrays"]).decode(),
         **{
             f"strata by {kind.name}": canonical_bytes(samples.brought(kind).record()["strata"]).decode()
             for kind in samples.STRATA

@@ -615,7 +615,9 @@ class Terms:
             "task_id reference q phi upsilon payment rule schedule contract recipe budget_micro seed_commitment "
             "validation_commitment initial_model aggregation"
         )
-        terms = shaped(record, keys, "terms", "strata classes columns price funder audit auditor pseudonyms")
+        terms = shaped(
+            record, keys, "terms", "strata classes columns arrays price funder audit auditor pseudonyms"
+        )
         self.record = terms
         self.task_id = identifier(terms["task_id"], "task_id")
         require(
@@ -769,7 +771,9 @@ class Terms:
             and re.fullmatch(rf"{part}(\.{part})*:{part}", factory) is not None,
             "that names no factory",
         )
-        source = shaped(source, "options files", "source")
+        source = shaped(source, "options files", "source", "frozen")
+        if "frozen" in source:
+            hexed(source["frozen"], 32, "frozen")
         options = text(source["options"], "options")
         require(len(options) <= 8192, "options is too long")
         try:
@@ -796,6 +800,8 @@ class Terms:
             different(columns["inputs"], 5_000, least=1)
             require(named(columns["target"]) not in columns["inputs"], "the target is an input")
             require(columns["layout"] in ("array", "named"), "no such layout")
+        if "arrays" in terms:
+            self._arrays(terms)
         if "strata" not in terms:
             require(
                 classes is None or len(classes) == len(self.reference), "classes are other than the reference"
@@ -822,6 +828,40 @@ class Terms:
             self._factory(strata["factory"], strata["source"])
             count = len(different(strata["names"], 2_000))
         require(count == len(self.reference), "the strata are other than the reference")
+
+    def _arrays(self, terms: Record) -> None:
+        """Types and shapes of the inputs, and behind them of the targets."""
+        listed = terms["arrays"]
+        require(
+            isinstance(listed, list) and 2 <= len(listed) <= 5_001, "arrays is no list, or of another length"
+        )
+        names = []
+        for item in listed:
+            array = shaped(item, "name dtype shape", "an array")
+            name = text(array["name"], "the name of an array")
+            if name not in ("inputs", "targets"):
+                require(name.startswith("inputs."), "an array is neither inputs nor targets")
+                named(name[len("inputs.") :])
+            types = [f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)]
+            types += ["text", "bool", "float16", "float32", "float64"]
+            one_of(array["dtype"], types, "dtype")
+            require(
+                isinstance(array["shape"], list) and len(array["shape"]) <= 63,
+                "shape is no list, or too long",
+            )
+            for size in array["shape"]:
+                integer(size, 0, "shape")
+            names.append(name)
+        require(len(set(names)) == len(names) and names[-1] == "targets", "arrays are not inputs and targets")
+        require("inputs" not in names or len(names) == 2, "inputs are one array beside others")
+        if "columns" in terms:
+            columns = terms["columns"]
+            own = (
+                [f"inputs.{name}" for name in columns["inputs"]]
+                if columns["layout"] == "named"
+                else ["inputs"]
+            )
+            require(names[:-1] == own, "arrays are other than the columns")
 
     def _schedule(self, record: Any) -> None:
         keys = "rounds quorum capacity effort_seconds round_seconds dispute_seconds"

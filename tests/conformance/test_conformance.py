@@ -385,7 +385,7 @@ def test_both_draw_the_same_line_at_every_value_of_brought_terms(strata: Strata)
     terms = samples.brought(strata)
     [data] = [entry.data for entry in entries.published(terms)]
     record = orjson.loads(data)
-    held = {"recipe", "strata", "classes", "columns"}
+    held = {"recipe", "strata", "classes", "columns", "arrays"}
     for other in ({}, *(changed for _, changed in _left_out(record))):
         ledger = [canonical_bytes(other or record)]
         assert _first_index(ledger) == _second_index(ledger)
@@ -397,7 +397,7 @@ def test_both_draw_the_same_line_at_every_value_of_brought_terms(strata: Strata)
 def _left_out(record: Any) -> Iterator[tuple[str, Any]]:
     """The entry without one of the terms' keys that may be left out, each in turn."""
     terms = record["body"]["terms"]
-    for key in ("strata", "classes", "columns"):
+    for key in ("strata", "classes", "columns", "arrays"):
         if key in terms:
             yield (
                 key,

@@ -1,10 +1,12 @@
 """The learner's own data and first model: files of every kind that people bring are read, or refused in a sentence."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from coordinator.config import DataSection, TaskConfig
 from coordinator.errors import MarketTaskError
@@ -121,3 +123,37 @@ def test_a_first_model_that_nobody_could_train(content: bytes, words: str, tmp_p
     )  # fmt: skip
     with pytest.raises(MarketTaskError, match=words):
         prepare_task(config, 0.0)
+
+
+def test_what_is_held_out_is_read_as_the_learners_data_are(tmp_path: Path) -> None:
+    numbers = {"code": np.array([1, 2, 3]), "late": np.array([0, 1, 1])}
+    path = stored(tmp_path / "data.npz", **{**numbers, "code": np.array(["01", "x", "y"])})
+    held = stored(tmp_path / "test.npz", **numbers)
+    section = DataSection(file=path, test_file=held, inputs=["code"], target="late", classes=["0", "1"])
+    given = load_learner_data(section)
+    assert given.test is not None
+    assert given.test.arrays["code"].tolist() == ["1", "2", "3"]
+    section = DataSection(file=held, test_file=path, inputs=["code"], target="late", layout="named")
+    with pytest.raises(
+        MarketTaskError, match=r"the held-out samples do not go with D_c: the inputs.code are texts"
+    ):
+        load_learner_data(section)
+
+
+def test_a_folder_of_images_is_walked_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, grey in (("cat", 10), ("dog", 200)):
+        (tmp_path / name).mkdir()
+        Image.new("L", (4, 4), grey).save(tmp_path / name / "1.png")
+        (tmp_path / name / "notes.txt").write_text("")
+    walked: list[Any] = []
+    walk = os.walk
+
+    def counted(place: Path, **options: Any) -> Any:
+        walked.append(place)
+        return walk(place, **options)
+
+    monkeypatch.setattr("fedpeer.learning.images.os.walk", counted)
+    given = load_learner_data(DataSection(folder=tmp_path))
+    assert len(given.validation) == 2
+    assert "2 files that are left out" in given.notes[0]
+    assert walked == [tmp_path / "cat", tmp_path / "dog"]

@@ -425,6 +425,12 @@ def test_a_dry_run_says_all_in_words_and_leaves_the_file_and_what_it_measured_se
     again = CliRunner().invoke(alone, asked)
     assert f"Measured by an earlier call, {datetime.now(UTC).year}" in again.output
     assert again.output.splitlines()[1:] == shown.output.splitlines()
+    assert "s here, a round's" in again.output
+    elsewhere = json.loads(measured.read_text()) | {"machine": "another"}
+    measured.write_text(json.dumps(elsewhere))  # in a folder that several machines have
+    again = CliRunner().invoke(alone, asked)
+    assert "Measured by an earlier call on another, " in again.output
+    assert "s on another, a round's" in again.output
     damaged = measured.read_text().replace("kappa", "kapp")
     for text in ("", "[]", damaged):  # is measured again
         measured.write_text(text)
@@ -471,6 +477,8 @@ def test_what_cannot_be_kept_is_measured_all_the_same(
         {"kappa": 10**400},
         {"training_seconds": "1"},
         {"of": "another"},
+        {"machine": None},
+        {"machine": "a\x1bb"},
     ],
     ids=str,
 )

@@ -94,6 +94,11 @@ def test_shadows_that_are_too_few_to_tell_samples_are_said_to_be() -> None:
         and "Honest participants lose nothing" in doubt
         for doubt in few
     )
+    [unread] = [doubt for doubt in few if "number of samples is read" in doubt]
+    assert "in any round: that takes 50 shadows in a round, and there are 12" in unread
+    [later] = dry_round._uncounted(60, 30)
+    assert "in the rounds after the first: that takes 50 shadows in a round, and there are 30" in later
+    assert dry_round._uncounted(100, 50) == ()
 
 
 def test_a_long_recipe_is_proved_by_a_shorter_round(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,10 @@ from mechanism.variation import Allowed
 from mechanism.workload import Coded, Column, Labels, Quantiles
 
 MODULE = """
+from pathlib import Path
+
 import numpy as np
+import torch
 from sklearn.linear_model import SGDRegressor
 from torch import nn
 
@@ -45,6 +48,16 @@ def mlp(hidden=WIDTH):
     return TorchWorkload(
         lambda: nn.Sequential(nn.Linear(2, hidden), nn.ReLU(), nn.Linear(hidden, 2)), classes=2
     )
+
+
+def adapted():
+    def made():
+        base = nn.Linear(2, 4).requires_grad_(False)
+        kept = torch.from_numpy(np.load(Path(__file__).with_name("base.npy")))
+        base.load_state_dict({"weight": kept, "bias": torch.zeros(4)})
+        return nn.Sequential(base, nn.ReLU(), nn.Linear(4, 2))
+
+    return TorchWorkload(made, classes=2, travels="trained")
 
 
 def normed():
@@ -170,6 +183,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made = tmp_path_factory.mktemp("own")
     (made / "own_models.py").write_text(MODULE)
     (made / "own_layers.py").write_text("WIDTH = 8\n")
+    np.save(made / "base.npy", np.ones((4, 2), np.float32))
     generator = np.random.default_rng(0)
     a, b, noise = generator.normal(size=(3, 400))
     delay = 2 * a - b + 0.3 * noise
@@ -223,6 +237,7 @@ def test_a_table_with_a_perceptron_is_opened_proved_and_scored_after_a_restart(f
     assert (terms.strata, terms.classes) == (Labels(), ("no", "yes"))
     assert terms.columns is not None
     assert (terms.columns.inputs, terms.columns.target, terms.columns.layout) == (("a", "b"), "late", "array")
+    assert list(map(str, terms.arrays)) == ["inputs float64 of shape 2", "targets int64"]
     assert {spec.name for spec in terms.contract.tensors} == {"0.weight", "0.bias", "2.weight", "2.bias"}
     proof = prove(task)
     assert proof.accuracy is not None
@@ -246,6 +261,19 @@ def test_a_table_with_a_perceptron_is_opened_proved_and_scored_after_a_restart(f
     with pytest.raises(MarketTaskError, match="not those that its terms commit to"):
         make_scorer(task.row)
     table.write_text(before)
+
+
+def test_a_frozen_base_that_does_not_travel_is_in_the_terms(folder: Path, tmp_path: Path) -> None:
+    terms = prepared(folder, "own_models:adapted", CLASSES).row.terms
+    assert {spec.name for spec in terms.contract.tensors} == {"2.weight", "2.bias"}
+    assert terms.recipe.source is not None
+    assert len(terms.recipe.source.frozen) == 32
+    assert workload_of(terms.recipe, folder) is not None
+    for name in ("own_models.py", "own_layers.py"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    np.save(tmp_path / "base.npy", np.zeros((4, 2), np.float32))
+    with pytest.raises(WorkloadError, match=r"own_models:adapted makes another frozen base than the task's"):
+        workload_of(terms.recipe, tmp_path)
 
 
 def test_a_regression_is_proved_by_its_losses_alone(folder: Path) -> None:

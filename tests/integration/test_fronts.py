@@ -557,7 +557,7 @@ async def test_a_database_that_is_away_for_long_is_asked_again_as_soon_as_at_fir
 ) -> None:
     """Within ten seconds of its return one of the fronts leads."""
     monkeypatch.setattr("coordinator.fronts._RETRY_SECONDS", 1e-3)
-    monkeypatch.setattr("coordinator.fronts._AWAY_SECONDS", 2e-3)
+    monkeypatch.setattr("coordinator.fronts.AWAY_SECONDS", 2e-3)
     away = parse_url("postgresql+psycopg://market@127.0.0.1:1/market")
     with capture_logs() as lines:
         asking = asyncio.create_task(_taken_again(FolderLease(away, "mark")))

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator
@@ -169,6 +170,27 @@ async def test_a_machine_starts_on_a_full_disk(tmp_path: Path) -> None:
             Ballast(disk).fill()
             async with machine(folder, tmp_path / "second"):
                 assert "commands do not hear of the addresses" in (tmp_path / "second").read_text()
+
+
+def test_the_first_machine_on_a_full_disk_ends_in_a_sentence_and_leaves_no_mark(tmp_path: Path) -> None:
+    words = ["coordinator", "serve", "--fronts", "2", "--state"]
+    with small_disk(tmp_path) as disk, scratch_url("postgresql", tmp_path) as database:
+        folder = make_folder(disk / "state", CONFIG + f"[storage]\ndatabase = {database!r}\n")
+        ballast = Ballast(disk)
+        ballast.fill()
+        command = [sys.executable, "-m", "fedpeer", *words, str(folder.path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE)
+        assert done.returncode == 2, done.stderr
+        last = done.stderr.splitlines()[-1]
+        assert last.startswith("fedpeer: ")
+        assert "serve.mark cannot be written: No space left on device; make room" in last
+        assert "Traceback" not in done.stderr
+        assert not (folder.path / "serve.mark").exists(), (
+            "a machine of this instant may not serve by half of one"
+        )
+        ballast.empty()
+        with folder.shared_lock() as mark:
+            assert mark
 
 
 def test_a_command_names_the_machine_that_leads(

@@ -12,6 +12,7 @@ from mechanism.terms import Terms
 from mechanism.workload import (
     MAX_OPTIONS,
     MAX_STRATA,
+    ArrayForm,
     Column,
     Columns,
     Labels,
@@ -24,7 +25,7 @@ from mechanism.workload import (
 )
 from tests import ledger_samples as samples
 
-OPTIONAL = ("strata", "classes", "columns")
+OPTIONAL = ("strata", "classes", "columns", "arrays")
 
 
 @pytest.mark.parametrize("strata", samples.STRATA, ids=lambda strata: strata.name)
@@ -88,6 +89,10 @@ FILE = SourceFile("m.py", bytes(32))
         (lambda: Columns(("a", "a"), "y", "array"), "columns.inputs"),
         (lambda: Columns(("a", "y"), "y", "array"), "columns.target"),
         (lambda: Columns(("a",), "y", "matrix"), "columns.layout"),
+        (lambda: ArrayForm("input", "int64", ()), "arrays.name"),
+        (lambda: ArrayForm("inputs.", "int64", ()), "arrays.name"),
+        (lambda: ArrayForm("inputs", "complex64", ()), "arrays[inputs].dtype"),
+        (lambda: ArrayForm("inputs", "int64", (-1,)), "arrays[inputs].shape"),
         (lambda: Quantiles("target", ()), "strata.edges"),
         (lambda: Quantiles("target", (Decimal(2), Decimal(1))), "strata.edges"),
         (lambda: Column("c", ("one",)), "strata.values"),
@@ -102,14 +107,23 @@ def test_what_is_out_of_its_range_is_refused_by_name(make: Any, field: str) -> N
 
 def test_terms_agree_with_themselves() -> None:
     terms = samples.brought(Labels())
-    source = terms.recipe.source
+    source, columns, (one, targets) = terms.recipe.source, terms.columns, terms.arrays
+    assert columns is not None
+    many = tuple(ArrayForm(f"inputs.{name}", "text", ()) for name in columns.inputs)
     for change, field in (
         ({"classes": ("a", "b", "c")}, "classes"),
         ({"strata": Column("c", ("a", "b", "c"))}, "strata"),
         ({"strata": Quantiles("target", (Decimal(1), Decimal(2)))}, "strata"),
+        ({"arrays": (one, many[0], targets)}, "arrays"),
+        ({"arrays": (one, one, targets)}, "arrays"),
+        ({"arrays": (targets, one)}, "arrays"),
+        ({"arrays": (one,)}, "arrays"),
+        ({"arrays": (*many, targets)}, "arrays"),
+        ({"arrays": (one, targets), "columns": replace(columns, layout="named")}, "arrays"),
+        ({"arrays": (*many[::-1], targets), "columns": replace(columns, layout="named")}, "arrays"),
     ):
         with pytest.raises(FieldError) as refused:
-            replace(terms, **change)  # type: ignore[arg-type]
+            replace(terms, **change)
         assert refused.value.field == field
     for model, held in (("digits-cnn", source), ("shop.models:make", None)):
         with pytest.raises(FieldError, match=r"recipe\.source"):
@@ -117,5 +131,6 @@ def test_terms_agree_with_themselves() -> None:
     for model in ("shop models:make", "shop:", ":make", "shop:a:b", "a" * 300):
         with pytest.raises(FieldError, match=r"recipe\.model"):
             replace(terms.recipe, model=model, source=source)
+    replace(terms, arrays=(*many, targets), columns=replace(columns, layout="named"))
     # Other strata than the labels leave the classes free.
     replace(terms, strata=Column("c", ("x", "y")), classes=("a", "b", "c"))

@@ -17,6 +17,7 @@ import hashlib
 import importlib
 import inspect
 import json
+import re
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,6 +46,7 @@ from fedpeer.learning.workloads.protocol import (
     Workload,
     check_layout,
     followed,
+    frozen_of,
     trains_dp_sgd,
 )
 from mechanism.errors import kind_of
@@ -127,7 +129,13 @@ class FactorySource:
 
 @dataclass(frozen=True)
 class WorkloadSource(FactorySource):
-    """Where a workload comes from."""
+    """Where a workload comes from.
+
+    Attributes:
+        frozen: of its tensors that do not travel, where others are refused (`HasFrozen`); empty: any.
+    """
+
+    frozen: str = ""
 
     @classmethod
     def of_architecture(cls, name: str) -> "WorkloadSource":
@@ -136,16 +144,17 @@ class WorkloadSource(FactorySource):
 
     @classmethod
     def of_recipe(cls, recipe: Recipe, folders: tuple[str, ...] = ()) -> "WorkloadSource | None":
-        """That of a task's recipe, whose files are those of the terms; None for "custom"."""
+        """That of a task's recipe, whose files and frozen tensors are those of the terms; None for "custom"."""
         if recipe.source is not None:
-            return cls(recipe.model, recipe.source.keywords, folders, recipe.source.digests)
+            source = recipe.source
+            return cls(recipe.model, source.keywords, folders, source.digests, source.frozen.hex())
         return None if recipe.model == "custom" else cls.of_architecture(recipe.model)
 
     def load(self) -> Workload:
         """The workload, made in this process, once for equal sources.
 
         Raises:
-            WorkloadError: as `make`, and for something that is no workload.
+            WorkloadError: as `make`, for something that is no workload, and for other frozen tensors than are expected.
         """
         workload = self.make()
         lacks = [n for n in ("classes", "trainable", "build", "train", "judge") if not hasattr(workload, n)]
@@ -165,6 +174,18 @@ class WorkloadSource(FactorySource):
         if not isinstance(names, tuple | list) or not all(isinstance(name, str) for name in names):
             raise WorkloadError(
                 f"{self.factory} gives a workload whose trainable is {names!r:.60}; expected a tuple of tensors' names"
+            )
+        frozen = frozen_of(workload)
+        if not isinstance(frozen, str) or not re.fullmatch("(?:[0-9a-f]{64})?", frozen):
+            raise WorkloadError(
+                f"{self.factory} gives a workload whose frozen is {frozen!r:.60}; expected a SHA-256 in hexadecimal or "
+                "an empty text"
+            )
+        if self.frozen and frozen != self.frozen:
+            raise WorkloadError(
+                f"{self.factory} makes another frozen base than the task's: its tensors that do not travel have the "
+                f"digest {frozen[:16] or 'of none'}, expected {self.frozen[:16]}; install the version of the package, "
+                "or put the file, that the base comes from in the task"
             )
         return cast("Workload", workload)
 
@@ -341,7 +362,8 @@ class IsolatedWorkload:
         self._lock = threading.RLock()
         self._pool: ProcessPoolExecutor | None = None
         described = self._call("describe")
-        self.classes, self.trainable, self.dp_sgd, self.stacks, self.follows, self._gradients = described
+        self.classes, self.trainable, self.frozen = described[:3]
+        self.dp_sgd, self.stacks, self.follows, self._gradients = described[3:]
 
     def build(self, seed: int) -> NewWeights:
         return cast("NewWeights", self._call("build", seed))
@@ -399,7 +421,7 @@ def _answer(source: WorkloadSource, method: str, arguments: tuple[Any, ...]) -> 
             isinstance(workload, HasStacks) and workload.stacks,
             followed(workload),
         )
-        return workload.classes, workload.trainable, *abilities, gradients
+        return workload.classes, workload.trainable, frozen_of(workload), *abilities, gradients
     with calling(f"{source.factory} in {method}"):
         found = getattr(workload, method)(*arguments)
         if odd := _oddness(workload, method, arguments, found):

@@ -83,6 +83,23 @@ class HasGradients(Protocol):
 
 
 @runtime_checkable
+class HasFrozen(Protocol):
+    """A workload some of whose tensors do not travel, since every side makes them.
+
+    Attributes:
+        frozen: SHA-256 over names, types, shapes and bytes of these, hexadecimal; empty where all travel. Who has
+            another base would train another model, and is refused.
+    """
+
+    frozen: str
+
+
+def frozen_of(workload: Workload) -> str:
+    """Which tensors do not travel."""
+    return workload.frozen if isinstance(workload, HasFrozen) else ""
+
+
+@runtime_checkable
 class HasDpSgd(Protocol):
     """A workload whose `train` follows a recipe with the privacy method "dp-sgd"."""
 

@@ -9,6 +9,7 @@ training. On one machine the same seed gives the same weights, to the bit.
 """
 
 import copy
+import hashlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ from torch.nn import functional
 from fedpeer.learning.augmentation import lightly_augmented
 from fedpeer.learning.dp_sgd import PrivateSteps
 from fedpeer.learning.errors import DataError, ModelError, RecipeError
-from fedpeer.learning.models import as_array
+from fedpeer.learning.models import as_array, weights_digest
 from fedpeer.learning.optimizers import optimizer_of
 from fedpeer.learning.samples import Samples, Weights
 from fedpeer.learning.training import EVALUATION_BATCH, epoch_batches, one_thread
@@ -75,7 +76,8 @@ class TorchWorkload:
         loss: a name of `LOSSES`, or a function that gives a loss for each sample.
         classes: of a classifier whose outputs are logits of shape (n, classes); None for anything else.
         travels: "all" of the module's tensors, or those that are "trained" and the buffers beside them: a frozen base
-            then stays where it is, and every side makes it with the factory.
+            then stays where it is, and every side makes it with the factory. Terms have its digest, so that everybody
+            has the same: one that is computed may differ in last digits from machine to machine; load it from a file.
 
     Raises:
         ModelError: a factory that gives no module, nothing to train, or frozen tensors that depend on the seed.
@@ -119,9 +121,11 @@ class TorchWorkload:
                 f"vanish; expected {', '.join(map(str, _TRAINED))}: call module.float() or module.bfloat16() in the "
                 "factory"
             )
-        other = self._made(1)
-        left_out = [n for n, p in other.named_parameters() if n not in self._names]
-        changed = [n for n in left_out if not torch.equal(_tensors(other)[n], _tensors(self._module)[n])]
+        own, other = _tensors(self._module), _tensors(self._made(1))
+        left_out = sorted(own.keys() - set(self._names))
+        changed = [n for n in left_out if n not in other or not torch.equal(other[n], own[n])]
+        digests = "".join(weights_digest({n: as_array(own[n])}) for n in left_out)
+        self.frozen = hashlib.sha256(digests.encode()).hexdigest() if left_out else ""
         if changed:
             raise ModelError(
                 f"the frozen tensors {changed[:5]} differ from one call of the factory to the next and do not travel; "

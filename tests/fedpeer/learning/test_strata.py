@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedpeer.learning.errors import DataError, WorkloadError
+from fedpeer.learning.errors import DataError, LearningError, WorkloadError
 from fedpeer.learning.samples import Samples
 from fedpeer.learning.strata import column_of, counts_over, quantiles_of, strata_of
 from mechanism.workload import Coded, Column, Labels, Quantiles, source_of
@@ -104,9 +104,15 @@ def test_a_factory_s_function_gives_the_strata(tmp_path: Path) -> None:
             "lambda samples: np.arange(len(samples)) - 1",
             "gives int64 of shape .* with -1 among them; expected a whole",
         ),
+        (
+            "lambda samples: samples.column('ward')",
+            "own_strata:parity cannot count: the samples have no column 'ward'.*; it was given inputs.*; of a table it "
+            "sees no other column: make what it needs an input",
+        ),
+        ("lambda samples: samples.inputs['ward']", "of a table it sees no other column.* failed: "),
     ):
         file.write_text(f"import numpy as np\ndef parity(by=2):\n    return {body}\n")
-        with pytest.raises(DataError, match=said):
+        with pytest.raises(LearningError, match=said):
             strata_of(coded(2), good.strata, (str(tmp_path),)).of(SAMPLES)
     file.write_text(text + "# another\n")
     with pytest.raises(WorkloadError, match=r"own_strata:parity is not the task's: own_strata.py is another"):

@@ -174,6 +174,30 @@ def test_who_has_a_few_of_the_strata_has_them_by_their_names(
     assert named_of(Column("site", ("-1", "7", "12"))) == named_of(Labels()) == ()
 
 
+@pytest.mark.parametrize("kind", ["npz", "parquet"])
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_dates_and_times_are_texts(kind: str, unit: str, tmp_path: Path) -> None:
+    days = np.array(["2026-11-30", "2026-12-01", "2026-12-02", "2026-12-03"], "datetime64[D]")
+    noon = days.astype(f"datetime64[{unit}]") + np.timedelta64(12, "h")
+    path = stored(tmp_path, kind, hour=days, miles=noon, carrier=days.astype(noon.dtype))
+    found = read_samples(path, Columns(("hour", "miles", "carrier"), "late", "named")).arrays
+    assert found["hour"].tolist() == found["carrier"].tolist() == np.datetime_as_string(days).tolist()
+    assert found["miles"].tolist() == [f"{day}T12:00:00" for day in days]
+
+
+def test_times_with_a_zone_or_without_a_date_are_texts(tmp_path: Path) -> None:
+    times = pa.array([0, 1_500, 60_000, 3_600_000])
+    changes = {
+        "hour": times.cast(pa.timestamp("ms", tz="Europe/Zurich")),
+        "miles": times.cast(pa.int32()).cast(pa.time32("ms")),
+    }
+    path = stored(tmp_path, "parquet", **changes)
+    found = read_samples(path, Columns(("hour", "miles"), "late", "named")).arrays
+    clock = ["00:00:00", "00:00:01.5", "00:01:00", "01:00:00"]
+    assert found["hour"].tolist() == [f"1970-01-01T{time}Z" for time in clock]
+    assert found["miles"].tolist() == clock
+
+
 def test_a_csv_s_dates_and_times_are_texts_and_lack_no_value(tmp_path: Path) -> None:
     days = ["2024-01-02", "2024-01-03", "2024-01-02"]
     path = written(tmp_path, day=days, at=["10:00", "11:00", "12:30"], **WARD)
@@ -257,7 +281,15 @@ BAD: dict[str, tuple[dict[str, Any], tuple[str, ...], str]] = {
     "beyond 64 bits": (
         {"miles": np.array([1, 2, 2**63, 3], np.uint64)}, ("npz", "csv", "parquet"), "of more than 64 bits, .* in row 2"
     ),
-    "dates": ({"miles": pa.array([1, 2, 3, 4], pa.timestamp("s"))}, ("parquet",), "timestamp.*; expected numbers"),
+    "dates": (
+        {"miles": np.array([1, 2, 3, 4], "datetime64[D]")}, ("npz", "csv", "parquet"),
+        "is text.*; the first that is no number is '1970-01-02' in row 0"
+    ),
+    "no date": ({"miles": np.array([1, "NaT", 3, 4], "datetime64[D]")}, ("npz",), "miles has 1 places .* in row 1"),
+    "lengths of time": (
+        {"miles": np.array([1, 2, 3, 4], "timedelta64[s]")}, ("npz", "parquet"),
+        "expected numbers, truth values or texts: write lengths of time as numbers"
+    ),
     "complex": ({"miles": np.array([1j, 2, 3, 4])}, ("npz",), "complex128"),
     "one value": ({"miles": 1.0}, ("npz",), "a single value"),
     "shorter": ({"miles": [1.0, 2.0]}, ("npz",), "expected one number for all"),

@@ -12,15 +12,17 @@ import numpy as np
 import pytest
 
 from fedpeer.cli.audit import _opened
+from fedpeer.learning.errors import DataError
 from fedpeer.learning.models import initial_weights
 from fedpeer.learning.samples import Samples
 from fedpeer.learning.workloads.loading import WorkloadSource
+from fedpeer.learning.workloads.protocol import frozen_of
 from fedpeer.protocol.model_file import contract_of
 from mechanism.terms import Recipe, Rule, Terms
 from mechanism.variation import Allowed
-from mechanism.workload import Column, Columns, Labels, Quantiles, source_of
+from mechanism.workload import ArrayForm, Column, Columns, Labels, Quantiles, source_of
 from participant.adapters.counting import count, count_column, count_labels, count_quantiles
-from participant.adapters.workload import SkewedTask, WorkloadTask
+from participant.adapters.workload import SkewedTask, WorkloadTask, fitted, read
 from participant.errors import TaskError, TrainingError
 from participant.task import TrainingRound
 from participant.work import LocalTrainer, other_size
@@ -29,6 +31,10 @@ from tests.participant.adapters.test_torch import terms_for
 pytestmark = pytest.mark.arithmetic
 
 MODULE = """
+from pathlib import Path
+
+import numpy as np
+import torch
 from sklearn.linear_model import SGDClassifier, SGDRegressor
 from torch import nn
 
@@ -56,6 +62,17 @@ def linear(width=3):
 
 def halves():
     return lambda samples: (samples.inputs[:, 0] > 0).astype(int)
+
+
+def adapted(width=3, classes=3):
+    # A frozen base, from a file that is none of the sources.
+    def made():
+        base = nn.Linear(width, hidden).requires_grad_(False)
+        kept = torch.from_numpy(np.load(Path(__file__).with_name("base.npy")))
+        base.load_state_dict({{"weight": kept, "bias": torch.zeros(hidden)}})
+        return nn.Sequential(base, nn.ReLU(), nn.Linear(hidden, classes))
+
+    return TorchWorkload(made, classes=classes, travels="trained")
 """
 
 
@@ -168,6 +185,28 @@ def test_another_file_is_named(shop: Shop) -> None:
     terms = replace(terms, recipe=replace(terms.recipe, source=source_of({}, digests)))
     with pytest.raises(TaskError, match=r"more\.py is missing here"):
         task(shop).prepare(terms)
+
+
+def test_another_frozen_base_is_refused(shop: Shop, tmp_path: Path) -> None:
+    base = np.random.default_rng(0).normal(size=(16, 3)).astype(np.float32)
+    np.save(tmp_path / "base.npy", base)
+    terms = shop.terms("adapted")
+    assert {spec.name for spec in terms.contract.tensors} == {"2.bias", "2.weight"}
+    source = terms.recipe.source
+    assert source is not None
+    frozen = bytes.fromhex(frozen_of(shop.source("adapted").load()))
+    terms = replace(terms, recipe=replace(terms.recipe, source=replace(source, frozen=frozen)))
+    assert Terms.parse(terms.canonical) == terms
+    task(shop).prepare(terms)
+    (other := tmp_path / "other").mkdir()
+    for name in (f"{shop.module}.py", f"{shop.layers}.py"):
+        (other / name).write_bytes((tmp_path / name).read_bytes())
+    base[0, 0] += 1e-6
+    np.save(other / "base.npy", base)
+    with pytest.raises(
+        TaskError, match="makes another frozen base than the task's: its tensors that do not travel"
+    ):
+        WorkloadTask(samples(), folders=[other]).prepare(terms)
 
 
 def test_a_folder_without_the_factory(shop: Shop, tmp_path: Path) -> None:
@@ -303,6 +342,7 @@ def test_a_program_of_ones_own_hears_that_its_data_have_another_number_of_sample
         assert words in sentence
         assert bool(words) == bool(sentence)
         assert other_size(replace(terms, rule=Rule("paper")), counts) == ""
+    assert "which takes 50 of the coordinator's shadow models" in other_size(terms, (1, 10, 10))
     dear = replace(terms, rule=replace(terms.rule, fee=terms.Q))
     assert "so few are paid nothing." in other_size(dear, (4, 10, 10))
     trainer = LocalTrainer(task(shop, samples(21)))
@@ -396,6 +436,63 @@ def test_samples_of_a_file_by_the_columns_of_the_terms(shop: Shop, tmp_path: Pat
         WorkloadTask(str(path), folders=[shop.folder]).prepare(terms)
     with pytest.raises(TaskError, match=r"gone.csv cannot be read"):
         WorkloadTask("gone.csv", folders=[shop.folder]).prepare(terms)
+
+
+@pytest.mark.parametrize("kind", [".csv", ".parquet", ".npz"])
+def test_a_file_is_read_by_the_types_of_the_learners_data(shop: Shop, tmp_path: Path, kind: str) -> None:
+    terms = shop.terms(
+        columns=Columns(("code", "hour", "miles"), "kind", "named"),
+        arrays=(
+            ArrayForm("inputs.code", "text", ()),
+            ArrayForm("inputs.hour", "int64", ()),
+            ArrayForm("inputs.miles", "float32", ()),
+            ArrayForm("targets", "int64", ()),
+        ),
+        classes=CLASSES,
+    )
+    # Names of which all look like numbers here, numbers of which all are whole.
+    own = {
+        "miles": np.array([3, 4, 5]),
+        "code": np.array(["10", "20", "10"] if kind == ".csv" else [10, 20, 10]),
+        "hour": np.array([1.0, 2.0, 3.0]),
+        "kind": np.array(CLASSES),
+    }
+    path = write_table(tmp_path / f"mine{kind}", own)
+    found = fitted(read(path, terms), terms, 3).arrays
+    assert found["code"].tolist() == ["10", "20", "10"]
+    assert found["hour"].dtype == np.int64
+    assert found["miles"].dtype == np.float32
+    own["hour"] = np.array([1.5, 2, 3])
+    path = write_table(path, own)
+    with pytest.raises(DataError, match=r"inputs.hour have 1.5 in row 0; expected whole numbers \(int64\)"):
+        fitted(read(path, terms), terms, 3)
+
+
+def test_images_are_of_the_shape_of_the_learners(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    terms = terms_for(
+        initial_weights("cifar10-cnn", 0), Recipe("cifar10-cnn", 1, 10, "adam", Decimal("0.01"), 30)
+    )
+    names = tuple("abcdefghij")
+    arrays = ArrayForm("inputs", "float32", (3, 32, 32)), ArrayForm("targets", "int64", ())
+    terms = replace(terms, rule=Rule("paper"), classes=names, arrays=arrays)
+
+    def task(mode: str, size: int) -> WorkloadTask:
+        for place, name in enumerate(names):
+            (tmp_path / name).mkdir(exist_ok=True)
+            colour = 10 * place + 5
+            image.new(mode, (size, size), (colour, 0, 0) if mode == "RGB" else colour).save(
+                tmp_path / name / "1.png"
+            )
+        return WorkloadTask(tmp_path)
+
+    grey = task("L", 32)
+    grey.prepare(terms)
+    assert grey.samples.inputs.shape == (10, 3, 32, 32), "grey ones have three equal channels"
+    with pytest.raises(
+        TaskError, match=r"are 3 x 28 x 28; expected 3 x 32 x 32 \(channels x height x width\)"
+    ):
+        task("RGB", 28).prepare(terms)
 
 
 def write_table(path: Path, columns: dict[str, np.ndarray[Any, Any]]) -> Path:

@@ -110,6 +110,19 @@ def test_tied_weights_travel_once_and_stay_tied() -> None:
 def test_a_frozen_base_stays_at_home() -> None:
     workload = TorchWorkload(Adapted, classes=CLASSES, travels="trained")
     assert set(workload.build(0)) == {"down", "up", "head.weight", "head.bias"}
+    assert len(workload.frozen) == 64
+    assert workload.frozen == TorchWorkload(Adapted, classes=CLASSES, travels="trained").frozen
+    assert TorchWorkload(Adapted, classes=CLASSES).frozen == ""
+
+
+def test_a_buffer_of_a_frozen_base_must_not_depend_on_the_seed_either() -> None:
+    def factory() -> nn.Module:
+        norm = nn.BatchNorm1d(WIDTH).requires_grad_(False)
+        norm.running_mean = torch.randn(WIDTH)
+        return nn.Sequential(norm, nn.Linear(WIDTH, CLASSES))
+
+    with pytest.raises(ModelError, match=r"0.running_mean.* differ from one call of the factory to the next"):
+        TorchWorkload(factory, classes=CLASSES, travels="trained")
 
 
 def test_a_frozen_base_that_depends_on_the_seed_must_travel() -> None:
