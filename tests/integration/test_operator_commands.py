@@ -342,6 +342,8 @@ batch_size = 20
 dataset = "digits"
 validation = 300
 test = 100
+[evidence]
+shadows = 14
 """
 
 

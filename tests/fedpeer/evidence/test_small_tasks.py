@@ -37,7 +37,9 @@ def small_task() -> EvidenceTask:
     return EvidenceTask(workload, recipe, data, data.targets, 3, strata_are_classes=True)
 
 
-@pytest.mark.parametrize("shadows", [12, 18, 24, 30])
+@pytest.mark.parametrize(
+    "shadows", [12, pytest.param(18, marks=pytest.mark.slow), pytest.param(24, marks=pytest.mark.slow), 30]
+)
 def test_honest_participants_pass_however_few_shadows_there_are(shadows: int) -> None:
     """With the logarithm of a tensor's part in the change, in the place of the part, they were up to 11 deviations from
     the usual: from one of these starts three of twelve came within a tenth of the limit, and one was refused."""

@@ -75,6 +75,7 @@ def test_a_start_has_counts_of_every_habit_and_starts_are_summed() -> None:
     assert twice["habits"]["batch-x2"]["hurt"] == 2 * found["batch-x2"]["hurt"]
 
 
+@pytest.mark.slow
 def test_terms_that_allow_habits_have_shadows_that_vary(trial: Trial) -> None:
     plain, wide = (
         honest_cells(["digits"], [0], shadows=12, participants=2, starts=["fresh"], allow=allow)[0]
