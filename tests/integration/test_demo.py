@@ -38,8 +38,22 @@ def fedpeer(*arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run([sys.executable, "-m", "fedpeer", *arguments], capture_output=True, text=True)
 
 
-def played(folder: Path, *options: str) -> Run:
-    done = fedpeer("demo", "--json", "--out", str(folder), *options)
+#: The command with few shadows: what it plays and leaves is the same, and its degrees are told less well.
+FEW_SHADOWS = """
+import sys
+from dataclasses import replace
+
+from fedpeer.__main__ import main
+from fedpeer.demo.settings import DATASETS
+
+DATASETS["digits"] = replace(DATASETS["digits"], shadows=16)
+sys.exit(main())
+"""
+
+
+def played(folder: Path, command: list[str], *options: str) -> Run:
+    called = [sys.executable, *command, "demo", "--json", "--out", str(folder), *options]
+    done = subprocess.run(called, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return Run(json.loads(done.stdout), folder)
 
@@ -47,13 +61,14 @@ def played(folder: Path, *options: str) -> Run:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """The demo as it is without an option, for `make test-slow`."""
-    return played(tmp_path_factory.mktemp("whole") / "out")
+    return played(tmp_path_factory.mktemp("whole") / "out", ["-m", "fedpeer"])
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """As few participants as there may be, and one round."""
-    return played(tmp_path_factory.mktemp("small") / "out", "--participants", "5", "--rounds", "1")
+    """As few participants as there may be, one round and few shadows."""
+    folder = tmp_path_factory.mktemp("small") / "out"
+    return played(folder, ["-c", FEW_SHADOWS], "--participants", "5", "--rounds", "1")
 
 
 @pytest.fixture(params=["small", pytest.param("whole", marks=pytest.mark.slow)])
