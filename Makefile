@@ -39,7 +39,7 @@ test-install: $(STAMP)
 	$(BIN)/python -m pytest -m slow tests/packaging/test_install.py $(TEST_ARGS)
 
 test-slow: $(STAMP)
-	$(BIN)/python -m pytest -m slow $(TEST_ARGS)
+	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadscope --no-loadscope-reorder -m slow $(TEST_ARGS)
 
 # The web console in a headless Chromium, with Debian's chromium, chromium-driver and libnss3-tools; skips where they are missing.
 test-browser: $(STAMP)

@@ -229,7 +229,7 @@ async def test_who_comes_to_a_front_before_word_of_a_change_is_served_all_the_sa
             await late.stop(0)
 
 
-@pytest.mark.parametrize("stopped", [False, True])
+@pytest.mark.parametrize("stopped", [False, pytest.param(True, marks=pytest.mark.slow)])
 async def test_an_upload_goes_on_at_another_front(tmp_path: Path, stopped: bool) -> None:
     large = {"weight": np.ones((1 << 20,), np.float32)}
     (tmp_path / "initial.safetensors").write_bytes(encode_model(large))
@@ -283,6 +283,7 @@ async def test_one_identity_has_one_session_whichever_front_it_is_at(tmp_path: P
         await close([ann, there])
 
 
+@pytest.mark.slow
 async def test_who_watches_at_another_front_is_not_absent_and_who_has_left_is(tmp_path: Path) -> None:
     absence = 8.0
     schedule = {"round_seconds": 3600, "capacity": 5}

@@ -286,6 +286,7 @@ def test_every_name_of_a_sqlite_file_leads_to_one_lease(
     assert [path.name for path in file.parent.iterdir()] == ["market.db"]
 
 
+@pytest.mark.slow
 def test_a_second_service_through_a_link_is_refused_in_a_sentence(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "state").path
     with serve(folder):
