@@ -285,7 +285,8 @@ def left_behind(folder: Path) -> list[str]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="needs /proc to look for processes")
-@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_every_process_of_the_demo(number: int, tmp_path: Path) -> None:
     out = tmp_path / "out"
     demo = subprocess.Popen(

@@ -139,7 +139,7 @@ def test_an_unknown_family_and_a_budget_below_a_generation_are_refused(tmp_path:
 
 
 @pytest.mark.arithmetic
-@pytest.mark.long
+@pytest.mark.slow
 def test_without_a_budget_the_usual_point_is_played_and_what_is_finished_is_read(tmp_path: Path) -> None:
     setting = replace(SETTING, budget=0, rounds=1)
     with local_executor(1) as executor:
