@@ -46,7 +46,7 @@ from dataclasses import replace
 from fedpeer.__main__ import main
 from fedpeer.demo.settings import DATASETS
 
-DATASETS["digits"] = replace(DATASETS["digits"], shadows=16)
+DATASETS["digits"] = replace(DATASETS["digits"], shadows=12, epochs=3)
 sys.exit(main())
 """
 

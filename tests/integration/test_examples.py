@@ -49,7 +49,7 @@ def test_every_example_is_tested_and_short() -> None:
 
 
 #: Played in the default suite.
-PLAYED = ("asyncio_task.py", "torch_module.py")
+PLAYED = ("asyncio_task.py", "own_loop.py")
 
 
 @pytest.mark.parametrize(

@@ -270,6 +270,7 @@ async def _rest(call: Any) -> None:
         pass
 
 
+@pytest.mark.slow
 async def test_one_identity_has_one_session_whichever_front_it_is_at(tmp_path: Path) -> None:
     async with fronts(tmp_path, 2) as (first, second):
         ann = await enrol(first, "ann")
@@ -324,6 +325,7 @@ async def test_a_revocation_ends_streams_at_every_front(tmp_path: Path) -> None:
         await close(members)
 
 
+@pytest.mark.slow
 async def test_new_certificates_reach_every_front(tmp_path: Path) -> None:
     def act(what: Callable[[Operator], Any]) -> Any:
         with closing(Operator(folder)) as operator:
@@ -461,6 +463,7 @@ async def test_what_is_erased_is_served_no_more_at_any_front(tmp_path: Path) -> 
         await close(members)
 
 
+@pytest.mark.slow
 async def test_a_front_that_loses_its_connections_to_the_database_reads_everything_again(
     tmp_path: Path,
 ) -> None:

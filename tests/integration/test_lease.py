@@ -142,6 +142,7 @@ def mlp():
 """
 
 
+@pytest.mark.slow
 async def test_a_service_whose_lease_is_lost_ends_in_the_middle_of_evidence(tmp_path: Path) -> None:
     (tmp_path / "lasting_models.py").write_text(LASTING)
     data = rows((100, 100, 100), 1)
