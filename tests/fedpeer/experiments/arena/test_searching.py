@@ -107,6 +107,7 @@ def test_whole_parameters_are_whole_at_every_point() -> None:
     assert all(point["values"]["identities"] in range(2, 9) for point in points)
 
 
+@pytest.mark.slow
 def test_the_harm_of_others_is_no_part_of_what_entries_earn() -> None:
     ground = replace(SETTING, rules=("verified", "leave_one_out"), rounds=1).arena(search=False)
     [stage] = stages(ground, 3)
