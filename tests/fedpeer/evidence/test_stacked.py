@@ -12,7 +12,7 @@ from fedpeer.learning.models import initial_weights
 from mechanism.settlement import Assessment
 from tests.fedpeer.evidence.population import RECIPE, UNIFORM, honest_models, submission
 
-pytestmark = [pytest.mark.arithmetic, pytest.mark.long]
+pytestmark = [pytest.mark.arithmetic, pytest.mark.slow]
 
 DEVICES = [
     "cpu",
@@ -34,7 +34,7 @@ def test_degrees_agree_within_the_half_width_and_the_record_says_the_device(devi
 
     def found(device: str) -> tuple[tuple[Assessment, ...], str, int]:
         task = replace(EvidenceTask.of_images(RECIPE, splits.validation, UNIFORM), device=device)
-        evidence = ShadowEvidence(task, seed=5, shadows=20)
+        evidence = ShadowEvidence(task, seed=5, shadows=40)
         ensemble = evidence.prepare(start, 1)
         model = ensemble.model(len(sent))
         return (
