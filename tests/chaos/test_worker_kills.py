@@ -193,7 +193,7 @@ def test_workers_look_at_submissions_and_average_them_as_this_machine_does(
         assert found(executor) == here
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_worker_that_hangs_is_not_waited_for(
     place: Place, task: EvidenceTask, alone: dict[str, Any]
 ) -> None:
@@ -235,7 +235,7 @@ def test_a_killed_worker_and_a_killed_scheduler_change_nothing(
     assert place.workers.poll() is None, "workers wait for the next scheduler"
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_without_a_scheduler_the_round_waits_says_so_and_goes_on_here(
     tmp_path: Path, task: EvidenceTask, alone: dict[str, Any]
 ) -> None:
@@ -245,7 +245,7 @@ def test_without_a_scheduler_the_round_waits_says_so_and_goes_on_here(
         assert re.match(rf"the scheduler at 127.0.0.1:{place.port} does not answer", troubles[0])
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_workers_that_train_in_stacks_come_to_what_this_machine_comes_to_in_stacks(
     tmp_path: Path, task: EvidenceTask
 ) -> None:

@@ -60,7 +60,7 @@ def played(folder: Path, command: list[str], *options: str) -> Run:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """The demo as it is without an option, for `make test-slow`."""
+    """The demo as it is without an option, for `make test-extended`."""
     return played(tmp_path_factory.mktemp("whole") / "out", ["-m", "fedpeer"])
 
 
@@ -71,7 +71,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return played(folder, ["-c", FEW_SHADOWS], "--participants", "5", "--rounds", "1")
 
 
-@pytest.fixture(params=["small", pytest.param("whole", marks=pytest.mark.slow)])
+@pytest.fixture(params=["small", pytest.param("whole", marks=pytest.mark.extended)])
 def market(request: pytest.FixtureRequest) -> Run:
     run: Run = request.getfixturevalue(request.param)
     return run
@@ -82,7 +82,7 @@ def by_id(run: Run) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("name", "people", "rounds"), [("small", 5, 1), pytest.param("whole", 8, 3, marks=pytest.mark.slow)]
+    ("name", "people", "rounds"), [("small", 5, 1), pytest.param("whole", 8, 3, marks=pytest.mark.extended)]
 )
 def test_the_result_has_the_promised_form(
     request: pytest.FixtureRequest, name: str, people: int, rounds: int
@@ -108,7 +108,7 @@ def test_the_result_has_the_promised_form(
     assert json.loads((market.folder / "result.json").read_text()) == result
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_the_model_is_good_and_the_payments_keep_within_the_budget(whole: Run) -> None:
     assert whole.result["rounds"][-1]["accuracy"] >= 0.90
     assert (
@@ -116,7 +116,7 @@ def test_the_model_is_good_and_the_payments_keep_within_the_budget(whole: Run) -
     )
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_honest_participants_are_paid_and_their_claims_are_true(whole: Run) -> None:
     honest = [p for p in whole.result["participants"] if p["strategy"] == "honest"]
     assert min(p["true_degree"] for p in honest) < 0.01
@@ -126,7 +126,7 @@ def test_honest_participants_are_paid_and_their_claims_are_true(whole: Run) -> N
         assert participant["claimed_degree"] == pytest.approx(participant["true_degree"])
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.parametrize(("strategy", "screen"), [("over-claim", "claim"), ("free-ride", "echo")])
 def test_dishonesty_is_paid_less_than_honesty_with_the_same_data(
     whole: Run, strategy: str, screen: str
@@ -192,7 +192,7 @@ def rank_correlation(result: dict[str, Any]) -> float:
     return float(found.statistic)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_better_data_are_expected_to_be_paid_more(whole: Run) -> None:
     assert rank_correlation(whole.result) <= -0.8
 
@@ -285,7 +285,7 @@ def left_behind(folder: Path) -> list[str]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="needs /proc to look for processes")
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_every_process_of_the_demo(number: int, tmp_path: Path) -> None:
     out = tmp_path / "out"

@@ -55,7 +55,7 @@ PLAYED = ("asyncio_task.py", "own_loop.py")
 @pytest.mark.parametrize(
     "script",
     [
-        script if script in PLAYED else pytest.param(script, marks=pytest.mark.slow)
+        script if script in PLAYED else pytest.param(script, marks=pytest.mark.extended)
         for script in sorted(MODELS)
     ],
 )

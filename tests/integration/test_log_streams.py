@@ -94,7 +94,7 @@ def start(arguments: list[str], stderr: int | None, **options: object) -> "subpr
 
 
 @pytest.mark.parametrize(
-    "kind", [kind if kind == "full" else pytest.param(kind, marks=pytest.mark.slow) for kind in KINDS]
+    "kind", [kind if kind == "full" else pytest.param(kind, marks=pytest.mark.extended) for kind in KINDS]
 )
 def test_a_task_ends_wherever_standard_error_leads(tmp_path: Path, kind: str) -> None:
     folder = initialise(

@@ -336,7 +336,7 @@ def test_a_record_of_another_arithmetic_is_refused(found: RoundEvidence) -> None
         replay(logged)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_an_ensemble_is_trained_once_and_is_the_same_from_several_processes(scene: Scene) -> None:
     assert scene.evidence.prepare(scene.start, 2, scene.history) is scene.ensemble
     ensembles = []

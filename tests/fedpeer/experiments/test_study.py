@@ -114,7 +114,7 @@ def test_figures_are_found_by_name_and_by_number() -> None:
         figures(["accurcy"])
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_the_command_computes_draws_and_prints_json(tmp_path: Path) -> None:
     options = ("gradients", "--quick", "--rounds", "1", "--seeds", "1", "--jobs", "1", "--json")
     done = fedpeer("figures", *options, "--out", str(tmp_path))

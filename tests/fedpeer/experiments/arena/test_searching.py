@@ -49,7 +49,7 @@ def found(folder: Path) -> Callable[[str], dict[str, Any]]:
 
 
 @pytest.mark.arithmetic
-@pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_is_searched_and_reported_on_fresh_starts(
     found: Callable[[str], dict[str, Any]], folder: Path, family: str
@@ -78,7 +78,7 @@ def test_every_family_is_searched_and_reported_on_fresh_starts(
 
 
 @pytest.mark.arithmetic
-@pytest.mark.slow
+@pytest.mark.extended
 def test_a_lie_pays_more_than_honesty_on_the_same_data_where_claims_are_believed(
     found: Callable[[str], dict[str, Any]],
 ) -> None:
@@ -107,7 +107,7 @@ def test_whole_parameters_are_whole_at_every_point() -> None:
     assert all(point["values"]["identities"] in range(2, 9) for point in points)
 
 
-@pytest.mark.slow
+@pytest.mark.extended
 def test_the_harm_of_others_is_no_part_of_what_entries_earn() -> None:
     ground = replace(SETTING, rules=("verified", "leave_one_out"), rounds=1).arena(search=False)
     [stage] = stages(ground, 3)
@@ -140,7 +140,7 @@ def test_an_unknown_family_and_a_budget_below_a_generation_are_refused(tmp_path:
 
 
 @pytest.mark.arithmetic
-@pytest.mark.slow
+@pytest.mark.extended
 def test_without_a_budget_the_usual_point_is_played_and_what_is_finished_is_read(tmp_path: Path) -> None:
     setting = replace(SETTING, budget=0, rounds=1)
     with local_executor(1) as executor:
@@ -155,7 +155,7 @@ def test_without_a_budget_the_usual_point_is_played_and_what_is_finished_is_read
 
 
 @pytest.mark.arithmetic
-@pytest.mark.slow
+@pytest.mark.extended
 def test_finished_searches_are_read(folder: Path, found: Callable[[str], dict[str, Any]]) -> None:
     first = found("length")
     with ThreadPoolExecutor(1) as executor:
