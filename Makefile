@@ -15,7 +15,7 @@ FAST_TESTS := tests/test_architecture.py tests/mechanism tests/fedpeer/protocol 
 	tests/participant/test_config.py tests/coordinator/test_states.py \
 	--ignore tests/mechanism/test_equilibrium.py --ignore tests/mechanism/test_learner.py
 
-.PHONY: demo docs test test-fast test-install test-slow test-browser screenshots test-arithmetics mutants test-flower lint types check-protos protos format manifests \
+.PHONY: demo docs test test-fast test-extended test-install test-slow test-browser screenshots test-arithmetics mutants test-flower lint types check-protos protos format manifests \
 	bench bench-flower clean
 
 $(STAMP): pyproject.toml
@@ -37,6 +37,10 @@ test-fast: $(STAMP)
 # The base install from a wheel, with the lowest and the newest versions, on every Python that is here.
 test-install: $(STAMP)
 	$(BIN)/python -m pytest -m slow tests/packaging/test_install.py $(TEST_ARGS)
+
+# What the default suite has no time for: other variants of its paths, whole demos, the tutorial, the site, experiments.
+test-extended: $(STAMP)
+	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadscope --no-loadscope-reorder -m extended $(TEST_ARGS)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow $(TEST_ARGS)

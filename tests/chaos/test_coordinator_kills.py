@@ -272,7 +272,7 @@ def run_chaos(
         assert leftovers == []
 
 
-@pytest.mark.parametrize("backend", DURABLE)
+@pytest.mark.parametrize("backend", ["sqlite", pytest.param("postgresql", marks=pytest.mark.extended)])
 def test_a_killed_coordinator_ends_every_task_and_pays_once(tmp_path: Path, backend: str) -> None:
     run_chaos(tmp_path, backend, kills=5, seed=1)
 
@@ -281,6 +281,7 @@ def test_killed_fronts_end_every_task_and_pay_once(tmp_path: Path) -> None:
     run_chaos(tmp_path, "postgresql", kills=5, seed=2, fronts=2)
 
 
+@pytest.mark.extended
 def test_killed_servers_below_end_every_task_and_pay_once(tmp_path: Path) -> None:
     run_chaos(tmp_path, "postgresql", kills=6, seed=3, below=True)
 

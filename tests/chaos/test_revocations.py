@@ -219,7 +219,7 @@ def check_order(folder: StateFolder, revoked: list[str]) -> None:
     assert gone == set(revoked)
 
 
-@pytest.mark.parametrize("backend", DURABLE)
+@pytest.mark.parametrize("backend", ["sqlite", pytest.param("postgresql", marks=pytest.mark.extended)])
 async def test_participants_that_are_revoked_under_traffic(tmp_path: Path, backend: str) -> None:
     await run(tmp_path, backend, revocations=8, seed=1)
 

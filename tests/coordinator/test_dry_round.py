@@ -353,6 +353,7 @@ def test_a_limit_of_trainings_gives_the_shadows_of_a_round_and_the_interval_that
     assert "at least 23" in said
 
 
+@pytest.mark.extended
 def test_a_limit_of_seconds_is_held_by_what_the_dry_round_takes() -> None:
     proof = prove(prepare_task(task(evidence={"shadows": 10**6, "seconds": 600}), 0.0))
     assert proof.evidence_seconds is not None

@@ -69,7 +69,7 @@ def test_another_folder_is_no_workers(command: Callable[[Path], None], place: Pl
             command(path)
 
 
-@pytest.mark.long
+@pytest.mark.extended
 def test_a_worker_of_another_market_and_one_of_another_arithmetic_are_told_what_is_wrong(
     place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,6 +56,7 @@ def pages(site: Path) -> dict[Path, Page]:
     return {path: Page(path.read_text()) for path in site.rglob("*.html")}
 
 
+@pytest.mark.extended
 def test_every_link_leads_somewhere(site: Path, pages: dict[Path, Page]) -> None:
     assert len(pages) > 60
     for path, page in pages.items():
@@ -73,6 +74,7 @@ def test_every_link_leads_somewhere(site: Path, pages: dict[Path, Page]) -> None
                 assert unquote(parts.fragment) in anchors, f"{path.relative_to(site)} links to {link}"
 
 
+@pytest.mark.extended
 def test_no_page_asks_another_host_for_anything(site: Path, pages: dict[Path, Page]) -> None:
     for path, page in pages.items():
         foreign = [resource for resource in page.resources if re.match(r"(https?:)?//", resource)]
@@ -81,6 +83,7 @@ def test_no_page_asks_another_host_for_anything(site: Path, pages: dict[Path, Pa
         assert not re.findall(r"(?:url\(|@import)\s*['\"]?(?:https?:)?//[^)'\"]+", path.read_text()), path
 
 
+@pytest.mark.extended
 def test_the_site_can_be_searched(site: Path) -> None:
     index = (site / "search" / "search_index.json").read_text()
     for word in ("noniid_degree", "escrow", "best_response", "fedpeer coordinator"):

@@ -38,26 +38,63 @@ def fedpeer(*arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run([sys.executable, "-m", "fedpeer", *arguments], capture_output=True, text=True)
 
 
-@pytest.fixture(scope="module")
-def market(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    folder = tmp_path_factory.mktemp("demo") / "out"
-    done = fedpeer("demo", "--json", "--out", str(folder))
+#: The command with few shadows: what it plays and leaves is the same, and its degrees are told less well.
+FEW_SHADOWS = """
+import sys
+from dataclasses import replace
+
+from fedpeer.__main__ import main
+from fedpeer.demo.settings import DATASETS
+
+DATASETS["digits"] = replace(DATASETS["digits"], shadows=12, epochs=3)
+sys.exit(main())
+"""
+
+
+def played(folder: Path, command: list[str], *options: str) -> Run:
+    called = [sys.executable, *command, "demo", "--json", "--out", str(folder), *options]
+    done = subprocess.run(called, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return Run(json.loads(done.stdout), folder)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The demo as it is without an option, for `make test-extended`."""
+    return played(tmp_path_factory.mktemp("whole") / "out", ["-m", "fedpeer"])
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """As few participants as there may be, one round and few shadows."""
+    folder = tmp_path_factory.mktemp("small") / "out"
+    return played(folder, ["-c", FEW_SHADOWS], "--participants", "5", "--rounds", "1")
+
+
+@pytest.fixture(params=["small", pytest.param("whole", marks=pytest.mark.extended)])
+def market(request: pytest.FixtureRequest) -> Run:
+    run: Run = request.getfixturevalue(request.param)
+    return run
 
 
 def by_id(run: Run) -> dict[str, dict[str, Any]]:
     return {p["id"]: p for p in run.result["participants"]}
 
 
-def test_the_result_has_the_promised_form(market: Run) -> None:
+@pytest.mark.parametrize(
+    ("name", "people", "rounds"), [("small", 5, 1), pytest.param("whole", 8, 3, marks=pytest.mark.extended)]
+)
+def test_the_result_has_the_promised_form(
+    request: pytest.FixtureRequest, name: str, people: int, rounds: int
+) -> None:
+    market: Run = request.getfixturevalue(name)
     result = market.result
     assert result.keys() == {"task", "participants", "rounds", "ledger", "seconds"}
     assert result["task"].keys() == {"id", "Q", "phi", "upsilon", "payment", "reference", "budget_micro"}
     assert result["task"]["payment"] == "log"
     assert sum(Fraction(str(p)) for p in result["task"]["reference"]) == 1
-    assert len(result["participants"]) == 8
-    assert [r["round"] for r in result["rounds"]] == [1, 2, 3]
+    assert len(result["participants"]) == people
+    assert [r["round"] for r in result["rounds"]] == list(range(1, rounds + 1))
     for participant in result["participants"]:
         assert {
             "id", "strategy", "effort", "claimed_degree", "true_degree", "measured_degree", "cost", "paid_micro",
@@ -71,17 +108,17 @@ def test_the_result_has_the_promised_form(market: Run) -> None:
     assert json.loads((market.folder / "result.json").read_text()) == result
 
 
-def test_the_model_is_good_and_the_payments_keep_within_the_budget(market: Run) -> None:
-    assert market.result["rounds"][-1]["accuracy"] >= 0.90
+@pytest.mark.extended
+def test_the_model_is_good_and_the_payments_keep_within_the_budget(whole: Run) -> None:
+    assert whole.result["rounds"][-1]["accuracy"] >= 0.90
     assert (
-        0
-        < sum(p["paid_micro"] for p in market.result["participants"])
-        <= market.result["task"]["budget_micro"]
+        0 < sum(p["paid_micro"] for p in whole.result["participants"]) <= whole.result["task"]["budget_micro"]
     )
 
 
-def test_honest_participants_are_paid_and_their_claims_are_true(market: Run) -> None:
-    honest = [p for p in market.result["participants"] if p["strategy"] == "honest"]
+@pytest.mark.extended
+def test_honest_participants_are_paid_and_their_claims_are_true(whole: Run) -> None:
+    honest = [p for p in whole.result["participants"] if p["strategy"] == "honest"]
     assert min(p["true_degree"] for p in honest) < 0.01
     assert max(p["true_degree"] for p in honest) == pytest.approx(0.8, abs=0.01)
     for participant in honest:
@@ -89,11 +126,12 @@ def test_honest_participants_are_paid_and_their_claims_are_true(market: Run) -> 
         assert participant["claimed_degree"] == pytest.approx(participant["true_degree"])
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(("strategy", "screen"), [("over-claim", "claim"), ("free-ride", "echo")])
 def test_dishonesty_is_paid_less_than_honesty_with_the_same_data(
-    market: Run, strategy: str, screen: str
+    whole: Run, strategy: str, screen: str
 ) -> None:
-    people = by_id(market)
+    people = by_id(whole)
     (member,) = [m for m in population(8, 10) if m.strategy == strategy]
     assert people[member.id]["true_degree"] == people[member.twin or ""]["true_degree"]
     assert people[member.id]["paid_micro"] < people[member.twin or ""]["paid_micro"]
@@ -154,8 +192,9 @@ def rank_correlation(result: dict[str, Any]) -> float:
     return float(found.statistic)
 
 
-def test_better_data_are_expected_to_be_paid_more(market: Run) -> None:
-    assert rank_correlation(market.result) <= -0.8
+@pytest.mark.extended
+def test_better_data_are_expected_to_be_paid_more(whole: Run) -> None:
+    assert rank_correlation(whole.result) <= -0.8
 
 
 @pytest.mark.slow
@@ -189,8 +228,8 @@ def test_the_table_keeps_its_columns_on_a_narrow_terminal(width: int) -> None:
     assert "…" not in "".join(lines[: len(people) + 5])
 
 
-def test_the_folder_of_a_demo_that_was_killed_is_replaced(market: Run, tmp_path: Path) -> None:
-    del market  # after it, so that the data are read already
+def test_the_folder_of_a_demo_that_was_killed_is_replaced(small: Run, tmp_path: Path) -> None:
+    del small  # after it, so that the data are read already
     out = tmp_path / "out"
     demo = subprocess.Popen(
         [sys.executable, "-m", "fedpeer", "demo", "--participants", "5", "--out", str(out)],
@@ -246,6 +285,7 @@ def left_behind(folder: Path) -> list[str]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="needs /proc to look for processes")
+@pytest.mark.extended
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_stops_every_process_of_the_demo(number: int, tmp_path: Path) -> None:
     out = tmp_path / "out"

@@ -48,7 +48,17 @@ def test_every_example_is_tested_and_short() -> None:
         assert len(path.read_text().splitlines()) < 40
 
 
-@pytest.mark.parametrize("script", sorted(MODELS))
+#: Played in the default suite.
+PLAYED = ("asyncio_task.py", "own_loop.py")
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        script if script in PLAYED else pytest.param(script, marks=pytest.mark.extended)
+        for script in sorted(MODELS)
+    ],
+)
 def test_an_example_is_paid(coordinator: Served, tmp_path: Path, script: str) -> None:
     name = script.removesuffix(".py").replace("_", "-")
     task_ids = [f"{name}-1", f"{name}-2"] if script == "asyncio_task.py" else [f"{name}-1"]

@@ -229,7 +229,7 @@ async def test_who_comes_to_a_front_before_word_of_a_change_is_served_all_the_sa
             await late.stop(0)
 
 
-@pytest.mark.parametrize("stopped", [False, True])
+@pytest.mark.parametrize("stopped", [False, pytest.param(True, marks=pytest.mark.extended)])
 async def test_an_upload_goes_on_at_another_front(tmp_path: Path, stopped: bool) -> None:
     large = {"weight": np.ones((1 << 20,), np.float32)}
     (tmp_path / "initial.safetensors").write_bytes(encode_model(large))
@@ -270,6 +270,7 @@ async def _rest(call: Any) -> None:
         pass
 
 
+@pytest.mark.extended
 async def test_one_identity_has_one_session_whichever_front_it_is_at(tmp_path: Path) -> None:
     async with fronts(tmp_path, 2) as (first, second):
         ann = await enrol(first, "ann")
@@ -283,6 +284,7 @@ async def test_one_identity_has_one_session_whichever_front_it_is_at(tmp_path: P
         await close([ann, there])
 
 
+@pytest.mark.extended
 async def test_who_watches_at_another_front_is_not_absent_and_who_has_left_is(tmp_path: Path) -> None:
     absence = 8.0
     schedule = {"round_seconds": 3600, "capacity": 5}
@@ -323,6 +325,7 @@ async def test_a_revocation_ends_streams_at_every_front(tmp_path: Path) -> None:
         await close(members)
 
 
+@pytest.mark.extended
 async def test_new_certificates_reach_every_front(tmp_path: Path) -> None:
     def act(what: Callable[[Operator], Any]) -> Any:
         with closing(Operator(folder)) as operator:
@@ -460,6 +463,7 @@ async def test_what_is_erased_is_served_no_more_at_any_front(tmp_path: Path) -> 
         await close(members)
 
 
+@pytest.mark.extended
 async def test_a_front_that_loses_its_connections_to_the_database_reads_everything_again(
     tmp_path: Path,
 ) -> None:

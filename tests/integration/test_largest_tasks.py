@@ -128,6 +128,7 @@ def test_models_of_many_tensors(
     assert mean[f"layer.{7:05d}.attention.self.query.weight"][0] == 9.5
 
 
+@pytest.mark.extended
 def test_as_many_tensors_as_there_may_be_are_agreed_to(
     coordinator: Served, people: dict[str, Participant]
 ) -> None:

@@ -142,6 +142,7 @@ def mlp():
 """
 
 
+@pytest.mark.extended
 async def test_a_service_whose_lease_is_lost_ends_in_the_middle_of_evidence(tmp_path: Path) -> None:
     (tmp_path / "lasting_models.py").write_text(LASTING)
     data = rows((100, 100, 100), 1)
@@ -286,6 +287,7 @@ def test_every_name_of_a_sqlite_file_leads_to_one_lease(
     assert [path.name for path in file.parent.iterdir()] == ["market.db"]
 
 
+@pytest.mark.extended
 def test_a_second_service_through_a_link_is_refused_in_a_sentence(tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "state").path
     with serve(folder):

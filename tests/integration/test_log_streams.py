@@ -93,7 +93,9 @@ def start(arguments: list[str], stderr: int | None, **options: object) -> "subpr
     return subprocess.Popen(command, stderr=stderr, **options)  # type: ignore[call-overload,no-any-return]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [kind if kind == "full" else pytest.param(kind, marks=pytest.mark.extended) for kind in KINDS]
+)
 def test_a_task_ends_wherever_standard_error_leads(tmp_path: Path, kind: str) -> None:
     folder = initialise(
         tmp_path / "state", CONFIG.format(market=0, public=0, database=""), "mute", ["localhost", "127.0.0.1"]

@@ -139,6 +139,7 @@ async def test_a_market_goes_on_when_the_machine_that_leads_fails(tmp_path: Path
         assert verified(folder).counts.payments == 3
 
 
+@pytest.mark.extended
 async def test_who_may_serve_beside_a_machine(tmp_path: Path) -> None:
     """Not a copy of its folder, whose uploads would lie apart, and not a process without fronts, which hears nobody."""
     with scratch_url("postgresql", tmp_path) as database:

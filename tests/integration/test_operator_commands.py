@@ -103,7 +103,11 @@ def test_addresses_that_are_handed_over_can_be_reached(tmp_path: Path, address: 
 
 @pytest.mark.parametrize(
     ("to", "why"),
-    [("> /dev/full", "No space left on device"), (">&-", "it is closed"), ("| :", "Broken pipe")],
+    [
+        ("> /dev/full", "No space left on device"),
+        pytest.param(">&-", "it is closed", marks=pytest.mark.extended),
+        pytest.param("| :", "Broken pipe", marks=pytest.mark.extended),
+    ],
 )
 def test_an_act_whose_result_nobody_can_read_is_done_and_says_so(
     folder: StateFolder, to: str, why: str
@@ -290,7 +294,14 @@ def test_an_address_without_a_port_that_there_is_is_refused(address: str) -> Non
         split_address("server.market", address)
 
 
-@pytest.mark.parametrize("package", ["participant", "coordinator", "mechanism"])
+@pytest.mark.parametrize(
+    "package",
+    [
+        "participant",
+        pytest.param("coordinator", marks=pytest.mark.extended),
+        pytest.param("mechanism", marks=pytest.mark.extended),
+    ],
+)
 def test_a_folder_of_the_users_that_hides_a_package_is_one_sentence(tmp_path: Path, package: str) -> None:
     (tmp_path / package).mkdir()
     (tmp_path / package / "__init__.py").write_text("")
@@ -303,6 +314,7 @@ def test_a_folder_of_the_users_that_hides_a_package_is_one_sentence(tmp_path: Pa
     assert "hides" not in done.stderr
 
 
+@pytest.mark.extended
 def test_what_only_reads_works_on_a_read_only_mount(folder: StateFolder, tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("needs root, to mount a file system")
@@ -342,9 +354,12 @@ batch_size = 20
 dataset = "digits"
 validation = 300
 test = 100
+[evidence]
+shadows = 14
 """
 
 
+@pytest.mark.extended
 def test_an_operator_without_a_home_or_a_name_runs_a_market(tmp_path: Path) -> None:
     """As container platforms have it: any user id, and no HOME."""
     stranger = ["unshare", "--user", "--map-user=54321", "--"]

@@ -71,6 +71,7 @@ def audited(folder: Path, out: Path, key: Path, *more: object) -> Result:
     return CliRunner().invoke(app, words)
 
 
+@pytest.mark.extended
 def test_what_was_measured_honestly_is_confirmed_and_what_was_not_deviates(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -109,6 +109,7 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT)}
 
 
+@pytest.mark.extended  # test_own_workload_market.py plays one in this process
 def test_a_market_on_a_table(tmp_path: Path) -> None:
     operator, state = tmp_path / "operator", tmp_path / "operator" / "market"
     operator.mkdir()

@@ -45,6 +45,7 @@ def played(folder: Path, paths: Path) -> tuple[dict[str, Any], dict[str, int]]:
     return dict(found), {name: report.paid_micro for name, report in reports.items()}
 
 
+@pytest.mark.extended
 def test_a_market_with_workers_logs_the_evidence_of_one_without_and_pays_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

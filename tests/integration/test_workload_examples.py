@@ -43,6 +43,7 @@ def test_every_example_of_a_workload_is_played_and_short() -> None:
         assert len(_file(name).read_text().splitlines()) < 40
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("name", sorted(SMALL))
 def test_an_example_is_played(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if name in NEEDS and find_spec(NEEDS[name]) is None:

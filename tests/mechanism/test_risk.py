@@ -247,7 +247,7 @@ def test_nobody_gains_by_leaving_an_equilibrium(side: Any, attitude: Attitude) -
             assert worth.max() <= found.equivalent[k] + found.max_regret + 1e-9
 
 
-@pytest.mark.parametrize("side", ["least", "greatest"])
+@pytest.mark.parametrize("side", ["least", pytest.param("greatest", marks=pytest.mark.extended)])
 def test_equilibria_have_less_effort_the_more_risk_is_weighed(side: Any) -> None:
     """Where the game is supermodular: best degrees rise with aversion, and so do both ends (Milgrom and Roberts)."""
     played = game()

@@ -540,7 +540,7 @@ STREAMS: dict[str, Callable[[Any], Iterator[bytes]]] = {
     "long messages": lambda request: iter([batch(request.first, [b"x" * 65_535] * 1_000)]),
     "no message": lambda request: iter([b"\xff" * 1_000]),
     "a flood": lambda request: (batch(request.first + i * 8, [b"x" * 65_535] * 8) for i in range(1 << 40)),
-    "small ones": lambda request: (batch(request.first + i, [ENTRY]) for i in range(1 << 40)),
+    "small ones": lambda request: (batch(request.first + i * 64, [ENTRY] * 64) for i in range(1 << 40)),
 }
 
 

@@ -214,7 +214,7 @@ def beside(groups: Mapping[str, np.ndarray], paths: Sequence[str]) -> np.ndarray
     return np.hstack([groups[path] for path in paths])
 
 
-@pytest.mark.parametrize("strata", [2, 10])
+@pytest.mark.parametrize("strata", [pytest.param(2, marks=pytest.mark.extended), 10])
 def test_the_ledger_tells_no_more_of_label_shares_than_degree_and_payment(strata: int) -> None:
     ledger = published(strata)
     groups, shares = told(ledger), ledger.shares

@@ -96,7 +96,7 @@ def beside(tmp_path: Path) -> Iterator[tuple["subprocess.Popen[str]", Path]]:
         yield coordinator, place
 
 
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("end", [pytest.param(signal.SIGTERM, marks=pytest.mark.extended), signal.SIGKILL])
 def test_the_folder_names_a_console_that_still_serves(tmp_path: Path, end: signal.Signals) -> None:
     with beside(tmp_path) as (_, place):
         first = served_url(place)

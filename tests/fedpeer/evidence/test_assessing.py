@@ -42,6 +42,9 @@ from tests.fedpeer.evidence.population import (
 
 pytestmark = [pytest.mark.arithmetic, pytest.mark.long]
 
+#: Where shadows are only compared with shadows.
+SHORT = replace(RECIPE, epochs=1)
+
 DEGREES = [Fraction(d) for d in ("0", "0.15", "0.3", "0.45", "0.6", "0.75")]
 
 
@@ -307,36 +310,39 @@ def test_files_and_arrays_give_the_same_evidence(scene: Scene, tmp_path: Path) -
     assert first == second
 
 
-class TestReplay:
-    @pytest.fixture(scope="class")
-    def found(self, scene: Scene) -> RoundEvidence:
-        submissions = [submission(f"h{i}", w, d, order=i) for i, (d, w) in enumerate(scene.honest)]
-        submissions.append(submission("copy", scene.honest[1][1], Fraction(1, 3), order=9))
-        submissions.append(submission("echo", scene.start, Fraction(0), order=10))
-        return scene.evidence.assess(scene.ensemble, submissions, scene.history)
-
-    def test_the_record_gives_the_assessments_again(self, found: RoundEvidence) -> None:
-        logged = parse_canonical(canonical_bytes(found.record))
-        assert replay(logged) == found.assessments
-
-    def test_a_changed_feature_changes_the_degree(self, found: RoundEvidence) -> None:
-        logged = copy.deepcopy(json.loads(canonical_bytes(found.record)))
-        logged["measurements"][2]["features"][3][0] += 200_000
-        assert replay(logged) != found.assessments
-
-    def test_a_record_of_another_arithmetic_is_refused(self, found: RoundEvidence) -> None:
-        logged = json.loads(canonical_bytes(found.record))
-        logged["model"]["arithmetic"] = "v0"
-        with pytest.raises(FieldError, match=r"evidence.arithmetic"):
-            replay(logged)
+@pytest.fixture(scope="module")
+def found(scene: Scene) -> RoundEvidence:
+    submissions = [submission(f"h{i}", w, d, order=i) for i, (d, w) in enumerate(scene.honest)]
+    submissions.append(submission("copy", scene.honest[1][1], Fraction(1, 3), order=9))
+    submissions.append(submission("echo", scene.start, Fraction(0), order=10))
+    return scene.evidence.assess(scene.ensemble, submissions, scene.history)
 
 
+def test_the_record_gives_the_assessments_again(found: RoundEvidence) -> None:
+    logged = parse_canonical(canonical_bytes(found.record))
+    assert replay(logged) == found.assessments
+
+
+def test_a_changed_feature_changes_the_replayed_degree(found: RoundEvidence) -> None:
+    logged = copy.deepcopy(json.loads(canonical_bytes(found.record)))
+    logged["measurements"][2]["features"][3][0] += 200_000
+    assert replay(logged) != found.assessments
+
+
+def test_a_record_of_another_arithmetic_is_refused(found: RoundEvidence) -> None:
+    logged = json.loads(canonical_bytes(found.record))
+    logged["model"]["arithmetic"] = "v0"
+    with pytest.raises(FieldError, match=r"evidence.arithmetic"):
+        replay(logged)
+
+
+@pytest.mark.extended
 def test_an_ensemble_is_trained_once_and_is_the_same_from_several_processes(scene: Scene) -> None:
     assert scene.evidence.prepare(scene.start, 2, scene.history) is scene.ensemble
     ensembles = []
     with ShadowWorkers(2) as executor:
         for workers in (None, executor):
-            task = EvidenceTask.of_images(RECIPE, scene.splits.validation, UNIFORM)
+            task = EvidenceTask.of_images(SHORT, scene.splits.validation, UNIFORM)
             evidence = ShadowEvidence(task, seed=5, shadows=MIN_SHADOWS, executor=workers)
             ensembles.append(evidence.prepare(scene.start, 2, scene.history))
     one, other = ensembles
@@ -381,7 +387,7 @@ def test_a_recipe_that_diverges_is_refused() -> None:
 
 
 def test_later_rounds_carry_the_shadows_of_the_last_starts_over(scene: Scene) -> None:
-    task = scene.ensemble.task
+    task = EvidenceTask.of_images(SHORT, scene.splits.validation, UNIFORM)
     evidence = ShadowEvidence(task, seed=5, shadows=16, later=MIN_SHADOWS)
     starts = [scene.history[0].model, scene.start]
     first = evidence.prepare(starts[0], 1).model(3)

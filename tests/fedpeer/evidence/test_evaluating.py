@@ -83,6 +83,7 @@ class Counting(ThreadPoolExecutor):
         return gone
 
 
+@pytest.mark.extended
 def test_other_processes_come_to_the_same_record(round_: Round, alone: dict[str, Any]) -> None:
     with ShadowWorkers(2) as workers:
         assert round_.record(workers) == alone

@@ -104,7 +104,7 @@ def test_gaps_that_do_not_grow_with_degrees_and_too_few_shadows_are_refused() ->
         )
 
 
-@pytest.mark.long
+@pytest.mark.extended
 def test_digits_have_gaps_that_grow_with_the_degree_and_the_same_in_every_run() -> None:
     data = load_splits("digits", seed=0, validation=300, test=100).validation
     workload = CnnWorkload("digits-cnn")

@@ -94,6 +94,7 @@ def test_a_round_that_one_made_alone_has_no_step_of_others() -> None:
 
 
 @pytest.mark.arithmetic
+@pytest.mark.extended
 def test_honest_participants_that_keep_their_data_from_round_to_round_are_not_refused() -> None:
     workload, refused = perceptron(), []
     splits = load_splits("digits", seed=2)

@@ -37,7 +37,10 @@ def small_task() -> EvidenceTask:
     return EvidenceTask(workload, recipe, data, data.targets, 3, strata_are_classes=True)
 
 
-@pytest.mark.parametrize("shadows", [12, 18, 24, 30])
+@pytest.mark.parametrize(
+    "shadows",
+    [12, pytest.param(18, marks=pytest.mark.extended), pytest.param(24, marks=pytest.mark.extended), 30],
+)
 def test_honest_participants_pass_however_few_shadows_there_are(shadows: int) -> None:
     """With the logarithm of a tensor's part in the change, in the place of the part, they were up to 11 deviations from
     the usual: from one of these starts three of twelve came within a tenth of the limit, and one was refused."""
@@ -73,7 +76,7 @@ def wrong_targets(task: EvidenceTask, seed: int) -> Any:
     return task.workload.train(dict(task.workload.build(6)), shuffled, task.recipe, seed)
 
 
-@pytest.mark.parametrize("first", range(4))
+@pytest.mark.parametrize("first", [0, *(pytest.param(k, marks=pytest.mark.extended) for k in (1, 2, 3))])
 def test_where_flawed_shadows_look_like_sound_ones_samples_fails_nobody(
     observed: tuple[Observer, list[Plan], list[Observation]], first: int
 ) -> None:

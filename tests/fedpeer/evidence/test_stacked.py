@@ -12,7 +12,7 @@ from fedpeer.learning.models import initial_weights
 from mechanism.settlement import Assessment
 from tests.fedpeer.evidence.population import RECIPE, UNIFORM, honest_models, submission
 
-pytestmark = [pytest.mark.arithmetic, pytest.mark.long]
+pytestmark = [pytest.mark.arithmetic, pytest.mark.extended]
 
 DEVICES = [
     "cpu",

@@ -38,6 +38,7 @@ def test_the_least_noise_of_an_epsilon(method: str, epsilon: float) -> None:
 
 
 @pytest.mark.arithmetic
+@pytest.mark.extended
 def test_a_cell_has_both_kinds_of_shadows(tmp_path: Path) -> None:
     noisy, plain = (
         private_cells(["digits-mlp"], [0], epsilons=[epsilon], shadows=12, participants=8)[0]

@@ -3,6 +3,7 @@
 import csv
 import json
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from fedpeer.experiments.figures import FIGURES, figures
 from fedpeer.experiments.figures.accuracy import AccuracyFigure
 from fedpeer.experiments.populations import SHARES
 from fedpeer.experiments.settings import EPOCHS_ONCE, Settings
-from fedpeer.experiments.study import Study
+from fedpeer.experiments.study import Drawn, Study
 from tests.commands import fedpeer
 
 pytestmark = [pytest.mark.arithmetic, pytest.mark.long]
@@ -29,11 +30,28 @@ def _computed(folder: Path) -> tuple[Study, list[str]]:
     return study, done
 
 
-def test_a_study_is_computed_drawn_and_not_computed_again(tmp_path: Path) -> None:
-    study, done = _computed(tmp_path)
-    assert len(done) == len(study.cells()) == 4
-    assert study.missing() == []
+@dataclass(frozen=True)
+class Whole:
+    """A study that is computed and drawn; the cells that were computed for it."""
+
+    study: Study
+    folder: Path
+    done: list[str]
+    drawn: Drawn
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    folder = tmp_path_factory.mktemp("study")
+    study, done = _computed(folder)
     (drawn,) = study.draw()
+    return Whole(study, folder, done, drawn)
+
+
+def test_a_study_is_computed_drawn_and_not_computed_again(whole: Whole) -> None:
+    study, drawn = whole.study, whole.drawn
+    assert len(whole.done) == len(study.cells()) == 4
+    assert study.missing() == []
     assert [path.name for path in drawn.files] == [
         "accuracy-digits.csv",
         "accuracy-digits.png",
@@ -45,13 +63,12 @@ def test_a_study_is_computed_drawn_and_not_computed_again(tmp_path: Path) -> Non
     for path in drawn.files:
         assert path.stat().st_size > 100
     assert all(path.stat().st_size < 100_000 for path in drawn.files if path.suffix == ".png")
-    assert _computed(tmp_path)[1] == []
+    assert _computed(whole.folder)[1] == []
 
 
-def test_every_number_of_the_plot_is_in_the_table(tmp_path: Path) -> None:
-    study, _ = _computed(tmp_path)
-    study.draw()
-    with (tmp_path / "accuracy-digits.csv").open() as stream:
+def test_every_number_of_the_plot_is_in_the_table(whole: Whole) -> None:
+    study = whole.study
+    with (whole.folder / "accuracy-digits.csv").open() as stream:
         rows = list(csv.DictReader(stream))
     assert [(row["share"], row["degree"], row["seed"], row["round"]) for row in rows] == [
         ("0.1", "0", "0", "1"),
@@ -64,16 +81,14 @@ def test_every_number_of_the_plot_is_in_the_table(tmp_path: Path) -> None:
         assert float(row["accuracy"]) == pytest.approx(results[cell.key]["global"][0]["accuracy"], rel=1e-5)
 
 
-def test_settings_seeds_versions_and_findings_are_recorded(tmp_path: Path) -> None:
-    study, _ = _computed(tmp_path)
-    study.draw()
-    record = json.loads((tmp_path / "accuracy-digits.json").read_text())
+def test_settings_seeds_versions_and_findings_are_recorded(whole: Whole) -> None:
+    record = json.loads((whole.folder / "accuracy-digits.json").read_text())
     assert record["settings"] == {"dataset": "digits", "rounds": 1, "seeds": 1, "quick": True}
     assert record["seeds"] == [0]
     assert {"torch", "numpy", "fedpeer"} <= record["versions"].keys()
     assert record["finished_cells"] == record["cells"] == 4
     assert all(finding["claim"] and finding["found"] for finding in record["findings"])
-    text = (tmp_path / "findings-digits.md").read_text()
+    text = (whole.folder / "findings-digits.md").read_text()
     assert all(finding["found"] in text for finding in record["findings"])
 
 
@@ -99,6 +114,7 @@ def test_figures_are_found_by_name_and_by_number() -> None:
         figures(["accurcy"])
 
 
+@pytest.mark.extended
 def test_the_command_computes_draws_and_prints_json(tmp_path: Path) -> None:
     options = ("gradients", "--quick", "--rounds", "1", "--seeds", "1", "--jobs", "1", "--json")
     done = fedpeer("figures", *options, "--out", str(tmp_path))

@@ -98,6 +98,7 @@ def test_an_unknown_task_is_refused() -> None:
 
 
 @pytest.mark.arithmetic
+@pytest.mark.extended
 def test_degrees_are_measured_and_a_finished_start_is_read_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -61,7 +61,7 @@ def test_a_model_without_an_output_bias_is_refused() -> None:
 
 
 @pytest.mark.arithmetic
-@pytest.mark.long
+@pytest.mark.extended
 def test_a_start_of_digits_has_every_estimator() -> None:
     (cell, _) = estimator_cells(["digits"], [0], 24)
     record = estimators.estimator_cell(cell.parameters, "cpu")

@@ -65,6 +65,7 @@ def test_eight_bits_leave_255_levels(trial: Trial) -> None:
         assert np.abs(steps - np.rint(steps)).max() < 0.05, name
 
 
+@pytest.mark.extended
 def test_a_start_has_counts_of_every_habit_and_starts_are_summed() -> None:
     (cell,) = honest_cells(["digits"], [0], shadows=12, participants=2, starts=["fresh"])
     found = honest_cell(cell.parameters, "cpu")
@@ -75,6 +76,7 @@ def test_a_start_has_counts_of_every_habit_and_starts_are_summed() -> None:
     assert twice["habits"]["batch-x2"]["hurt"] == 2 * found["batch-x2"]["hurt"]
 
 
+@pytest.mark.extended
 def test_terms_that_allow_habits_have_shadows_that_vary(trial: Trial) -> None:
     plain, wide = (
         honest_cells(["digits"], [0], shadows=12, participants=2, starts=["fresh"], allow=allow)[0]

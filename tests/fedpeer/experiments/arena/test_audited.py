@@ -82,7 +82,8 @@ def test_what_is_beyond_the_limit_of_its_own_start_is_found() -> None:
         assert figures["same"] == pytest.approx(0.9)
 
 
-def test_any_finding_is_enough() -> None:
+def test_any_finding_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedpeer.experiments.arena.audited._RESAMPLES", 10)  # nothing here is of intervals
     for findings in product((False, True), repeat=3):
         of = summary([(0, start(*findings))], TERMS)["tricks"]["repeat"]["own"]
         assert tuple(bool(of[name]["failed"]) for name in ("degree", "training", "origin")) == findings

@@ -48,16 +48,9 @@ def found(folder: Path) -> Callable[[str], dict[str, Any]]:
     return search
 
 
-#: Searched in the default suite; the others take a minute and more.
-QUICK = ("length",)
-
-
 @pytest.mark.arithmetic
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "family",
-    [family if family in QUICK else pytest.param(family, marks=pytest.mark.slow) for family in FAMILIES],
-)
+@pytest.mark.extended
+@pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_is_searched_and_reported_on_fresh_starts(
     found: Callable[[str], dict[str, Any]], folder: Path, family: str
 ) -> None:
@@ -85,7 +78,7 @@ def test_every_family_is_searched_and_reported_on_fresh_starts(
 
 
 @pytest.mark.arithmetic
-@pytest.mark.long
+@pytest.mark.extended
 def test_a_lie_pays_more_than_honesty_on_the_same_data_where_claims_are_believed(
     found: Callable[[str], dict[str, Any]],
 ) -> None:
@@ -114,6 +107,7 @@ def test_whole_parameters_are_whole_at_every_point() -> None:
     assert all(point["values"]["identities"] in range(2, 9) for point in points)
 
 
+@pytest.mark.extended
 def test_the_harm_of_others_is_no_part_of_what_entries_earn() -> None:
     ground = replace(SETTING, rules=("verified", "leave_one_out"), rounds=1).arena(search=False)
     [stage] = stages(ground, 3)
@@ -146,8 +140,8 @@ def test_an_unknown_family_and_a_budget_below_a_generation_are_refused(tmp_path:
 
 
 @pytest.mark.arithmetic
-@pytest.mark.long
-def test_without_a_budget_the_usual_point_is_played(tmp_path: Path) -> None:
+@pytest.mark.extended
+def test_without_a_budget_the_usual_point_is_played_and_what_is_finished_is_read(tmp_path: Path) -> None:
     setting = replace(SETTING, budget=0, rounds=1)
     with local_executor(1) as executor:
         found = run_searches(setting, ("length",), CellStore(tmp_path), executor)
@@ -156,10 +150,12 @@ def test_without_a_budget_the_usual_point_is_played(tmp_path: Path) -> None:
     assert of["evaluations"] == 0
     assert of["searched"] is None
     assert of["rules"]["verified"]["units"] == 2
+    with ThreadPoolExecutor(1) as idle:
+        assert run_searches(setting, ("length",), CellStore(tmp_path), idle)["families"]["length"] == of
 
 
 @pytest.mark.arithmetic
-@pytest.mark.long
+@pytest.mark.extended
 def test_finished_searches_are_read(folder: Path, found: Callable[[str], dict[str, Any]]) -> None:
     first = found("length")
     with ThreadPoolExecutor(1) as executor:

@@ -1,6 +1,7 @@
 """The arena's population."""
 
 import numpy as np
+import pytest
 
 from fedpeer.experiments.accuracy.trial import drawn
 from fedpeer.experiments.arena.setting import ArenaSetting, make_population
@@ -21,6 +22,7 @@ def test_honest_traders_have_no_sample_in_common() -> None:
         assert used.max() == 1
 
 
+@pytest.mark.extended
 def test_a_large_pool_has_as_many_traders_as_are_asked_for() -> None:
     population = make_population(ArenaSetting("flights-mlp", ("verified",), ()), 0)
     assert len(population.traders) == ArenaSetting.participants
