@@ -46,6 +46,7 @@ from mechanism.degree_map import DegreeMap
 from mechanism.errors import FieldError, SettlementError
 from mechanism.ranges import integer, integers, keyed, listed, whole
 from mechanism.settlement import MICRO, Assessment, Verdict
+from mechanism.values import value
 
 #: Name of this arithmetic in the log. Any change of a verdict or of a degree's last digit needs a new name.
 ARITHMETIC = "strata-and-screens/half-even-micro-v9"
@@ -154,8 +155,8 @@ class Thresholds:
     rate: int
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            integer(f"thresholds.{name}", value)
+        for name, limit in vars(self).items():
+            integer(f"thresholds.{name}", limit)
         whole("thresholds.claim_band", self.claim_band, 0)
         whole("thresholds.wide", self.wide, 0)
         whole("thresholds.rate", self.rate, 0, MICRO)
@@ -299,7 +300,7 @@ class EvidenceModel:
         return cls(**values)
 
 
-@dataclass(frozen=True)
+@value
 class Measurement:
     """What was measured of one submission. Figures are integers, millionths; a contract fault leaves them at 0.
 

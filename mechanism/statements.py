@@ -28,6 +28,7 @@ from mechanism.peers import DRAW_BYTES
 from mechanism.ranges import sha256, whole
 from mechanism.records import Recorded
 from mechanism.terms import identifier
+from mechanism.values import value
 
 #: Places after the point of an effort coefficient.
 EFFORT_PLACES = 6
@@ -48,7 +49,7 @@ NONCE_BYTES = 16
 SALT_BYTES = 32
 
 
-@dataclass(frozen=True)
+@value
 class ClaimStatement(Recorded):
     """An effort claim.
 
@@ -84,7 +85,7 @@ class ClaimStatement(Recorded):
         _perhaps("samples_root", self.samples_root)
 
 
-@dataclass(frozen=True)
+@value
 class ClaimOpening(Recorded):
     """What a claim commits to.
 
@@ -252,7 +253,7 @@ def measured_after(measured: bytes, leaf: bytes) -> bytes:
     return hashlib.sha256(measured + leaf).digest()
 
 
-@dataclass(frozen=True)
+@value
 class ModelStatement(Recorded):
     """A model for one round, committed to by its digest before it is sent.
 
@@ -286,7 +287,7 @@ class ModelStatement(Recorded):
         _drawn("draw_share", self.draw_share)
 
 
-@dataclass(frozen=True)
+@value
 class ModelOpening(Recorded):
     """What a model's statement commits to.
 

@@ -20,6 +20,7 @@ from typing import Any, TypeAlias
 
 from mechanism.canonical import MAX_INTEGER, Json
 from mechanism.ledger.errors import EntryError, PostingError
+from mechanism.values import value
 
 TREASURY = "treasury"
 ROUNDING = "rounding"
@@ -77,7 +78,7 @@ def reservation_id(task_id: str, round_: int) -> str:
     return f"{task_id}/{round_}"
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Post:
     """A posted transfer of `micro` >= 1."""
 
@@ -89,7 +90,7 @@ class Post:
         return {"debit": self.debit, "credit": self.credit, "micro": self.micro}
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Reserve:
     """A pending transfer of `micro` >= 1 under a name of its own."""
 
@@ -102,7 +103,7 @@ class Reserve:
         return {"reserve": self.reservation, "debit": self.debit, "credit": self.credit, "micro": self.micro}
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Resolve:
     """Posts `micro` >= 0 of a reservation and voids the rest of it."""
 

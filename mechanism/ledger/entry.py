@@ -9,13 +9,14 @@ salted SHA-256 (`mechanism.ledger.openings`).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from mechanism.canonical import Json, canonical_bytes, parse_canonical
 from mechanism.errors import FieldError
 from mechanism.ledger.accounts import Transfer, parse_transfer
 from mechanism.ledger.errors import EntryError
+from mechanism.values import value
 
 #: Version of the form. A reader refuses what it does not know.
 VERSION = 1
@@ -27,7 +28,7 @@ MAX_ENTRY_BYTES = 65_535
 MAX_ID_CHARACTERS = 255
 
 
-@dataclass(frozen=True)
+@value
 class Entry:
     """One event.
 
