@@ -204,27 +204,23 @@ class Draw:
 
     def order(self, participant_id: str) -> Iterator[str]:
         """Everyone with a share, in the order in which one participant meets them; itself among them."""
+        name, (inner, outer) = participant_id.encode(), self._padded
+        prefix = _LABEL + len(name).to_bytes(2, "big") + name
         names, step, left = self._names, 0, len(self._names)
         moved: dict[int, int] = {}  # places whose name is no longer the one that stood there
-        for word in self._words(participant_id):
-            if not left:
-                return
-            chosen = word % left
-            if word - chosen > _WORD - left:  # past the last whole multiple
-                continue
-            chosen += step
-            yield names[moved.get(chosen, chosen)]
-            moved[chosen] = moved.get(step, step)
-            step, left = step + 1, left - 1
-
-    def _words(self, participant_id: str) -> Iterator[int]:
-        name = participant_id.encode()
-        prefix = _LABEL + len(name).to_bytes(2, "big") + name
         for counter in itertools.count():
-            inner, outer = (padded.copy() for padded in self._padded)
-            inner.update(prefix + counter.to_bytes(8, "big"))
-            outer.update(inner.digest())
-            yield from _BLOCK.unpack(outer.digest())
+            first, second = inner.copy(), outer.copy()
+            first.update(prefix + counter.to_bytes(8, "big"))
+            second.update(first.digest())
+            for word in _BLOCK.unpack(second.digest()):
+                if not left:
+                    return
+                chosen = word % left
+                if word - chosen > _WORD - left:  # past the last whole multiple
+                    continue
+                yield names[moved.get(step + chosen, step + chosen)]
+                moved[step + chosen] = moved.get(step, step)
+                step, left = step + 1, left - 1
 
 
 def _link(secret: bytes, rounds: int, round_: int) -> bytes:
