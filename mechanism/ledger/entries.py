@@ -401,7 +401,9 @@ def verdict_as(
     opening: Mapping[str, Json] | None = None,
 ) -> Entry:
     """The same of the record of the outcome and the commitment."""
-    body = {"task_id": task_id, "round": round_, "outcome": outcome, "commitment": commitment.hex()}
+    body: dict[str, Json] = {
+        "task_id": task_id, "round": round_, "outcome": outcome, "commitment": commitment.hex(),
+    }  # fmt: skip
     return Entry(
         verdict_id(task_id, round_, str(outcome["participant_id"])), "verdict", body, opening=opening
     )
