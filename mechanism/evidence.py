@@ -46,7 +46,6 @@ from mechanism.degree_map import DegreeMap
 from mechanism.errors import FieldError, SettlementError
 from mechanism.ranges import integer, integers, keyed, listed, whole
 from mechanism.settlement import MICRO, Assessment, Verdict
-from mechanism.values import value
 
 #: Name of this arithmetic in the log. Any change of a verdict or of a degree's last digit needs a new name.
 ARITHMETIC = "strata-and-screens/half-even-micro-v9"
@@ -155,8 +154,8 @@ class Thresholds:
     rate: int
 
     def __post_init__(self) -> None:
-        for name, limit in vars(self).items():
-            integer(f"thresholds.{name}", limit)
+        for name, value in vars(self).items():
+            integer(f"thresholds.{name}", value)
         whole("thresholds.claim_band", self.claim_band, 0)
         whole("thresholds.wide", self.wide, 0)
         whole("thresholds.rate", self.rate, 0, MICRO)
@@ -300,7 +299,7 @@ class EvidenceModel:
         return cls(**values)
 
 
-@value
+@dataclass(frozen=True)
 class Measurement:
     """What was measured of one submission. Figures are integers, millionths; a contract fault leaves them at 0.
 

@@ -43,7 +43,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from struct import Struct
-from typing import Any
 
 from mechanism.canonical import canonical_bytes
 from mechanism.errors import FieldError, SettlementError
@@ -159,12 +158,6 @@ class Draw:
         """K_r."""
         return hmac.digest(self.seed, self.record, "sha256")
 
-    @cached_property
-    def _padded(self) -> tuple[Any, Any]:
-        """HMAC's two hashes, begun with the key and their padding (RFC 2104): all its messages have that in common."""
-        key = self.key.ljust(64, b"\0")
-        return hashlib.sha256(bytes(b ^ 0x36 for b in key)), hashlib.sha256(bytes(b ^ 0x5C for b in key))
-
     def peers(
         self,
         participant_id: str,
@@ -204,15 +197,13 @@ class Draw:
 
     def order(self, participant_id: str) -> Iterator[str]:
         """Everyone with a share, in the order in which one participant meets them; itself among them."""
-        name, (inner, outer) = participant_id.encode(), self._padded
+        name = participant_id.encode()
         prefix = _LABEL + len(name).to_bytes(2, "big") + name
         names, step, left = self._names, 0, len(self._names)
         moved: dict[int, int] = {}  # places whose name is no longer the one that stood there
         for counter in itertools.count():
-            first, second = inner.copy(), outer.copy()
-            first.update(prefix + counter.to_bytes(8, "big"))
-            second.update(first.digest())
-            for word in _BLOCK.unpack(second.digest()):
+            block = hmac.digest(self.key, prefix + counter.to_bytes(8, "big"), "sha256")
+            for word in _BLOCK.unpack(block):
                 if not left:
                     return
                 chosen = word % left

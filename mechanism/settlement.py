@@ -39,7 +39,6 @@ from mechanism.peers import NOBODY, Draw, Meetings
 from mechanism.readable import Readable
 from mechanism.records import decimal
 from mechanism.terms import Terms
-from mechanism.values import value
 
 #: Micro-credits in a credit; also the resolution of a measured degree and of a screen multiplier.
 MICRO = 1_000_000
@@ -65,7 +64,7 @@ _participant = attrgetter("participant_id")
 _PARTS = ("verified_micro", "lower_micro", "upper_micro", "multiplier_ppm", "distinct_micro")
 
 
-@value
+@dataclass(frozen=True)
 class Verdict:
     """What one screen found.
 
@@ -88,7 +87,7 @@ class Verdict:
         return f"{self.screen} {'passed' if self.passed else 'FAILED'}: {self.explanation}"
 
 
-@value
+@dataclass(frozen=True)
 class Assessment:
     """What the evidence says of one participant's submission in one round.
 
@@ -136,7 +135,7 @@ class Assessment:
         return self.verified_micro is not None
 
 
-@value
+@dataclass(frozen=True)
 class Outcome:
     """What of an assessment a payment rests on, and all of it that a log shows to everybody (`outcome_of`).
 
@@ -175,7 +174,7 @@ class Outcome:
 AMOUNTS = ("gross_micro", "penalty_micro", "fee_micro", "paid_micro", "withheld_micro", "stake_lost_micro")
 
 
-@value
+@dataclass(frozen=True)
 class Payment(Readable):
     """One participant's line of a settlement; all amounts in micro-credits.
 

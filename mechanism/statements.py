@@ -28,7 +28,6 @@ from mechanism.peers import DRAW_BYTES
 from mechanism.ranges import sha256, whole
 from mechanism.records import Recorded
 from mechanism.terms import identifier
-from mechanism.values import value
 
 #: Places after the point of an effort coefficient.
 EFFORT_PLACES = 6
@@ -49,7 +48,7 @@ NONCE_BYTES = 16
 SALT_BYTES = 32
 
 
-@value
+@dataclass(frozen=True)
 class ClaimStatement(Recorded):
     """An effort claim.
 
@@ -85,7 +84,7 @@ class ClaimStatement(Recorded):
         _perhaps("samples_root", self.samples_root)
 
 
-@value
+@dataclass(frozen=True)
 class ClaimOpening(Recorded):
     """What a claim commits to.
 
@@ -253,7 +252,7 @@ def measured_after(measured: bytes, leaf: bytes) -> bytes:
     return hashlib.sha256(measured + leaf).digest()
 
 
-@value
+@dataclass(frozen=True)
 class ModelStatement(Recorded):
     """A model for one round, committed to by its digest before it is sent.
 
@@ -287,7 +286,7 @@ class ModelStatement(Recorded):
         _drawn("draw_share", self.draw_share)
 
 
-@value
+@dataclass(frozen=True)
 class ModelOpening(Recorded):
     """What a model's statement commits to.
 

@@ -20,7 +20,6 @@ from typing import Any, TypeAlias
 
 from mechanism.canonical import MAX_INTEGER, Json
 from mechanism.ledger.errors import EntryError, PostingError
-from mechanism.values import value
 
 TREASURY = "treasury"
 ROUNDING = "rounding"
@@ -78,7 +77,7 @@ def reservation_id(task_id: str, round_: int) -> str:
     return f"{task_id}/{round_}"
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Post:
     """A posted transfer of `micro` >= 1."""
 
@@ -90,7 +89,7 @@ class Post:
         return {"debit": self.debit, "credit": self.credit, "micro": self.micro}
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Reserve:
     """A pending transfer of `micro` >= 1 under a name of its own."""
 
@@ -103,7 +102,7 @@ class Reserve:
         return {"reserve": self.reservation, "debit": self.debit, "credit": self.credit, "micro": self.micro}
 
 
-@value
+@dataclass(frozen=True, slots=True)
 class Resolve:
     """Posts `micro` >= 0 of a reservation and voids the rest of it."""
 

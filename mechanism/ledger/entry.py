@@ -9,14 +9,13 @@ salted SHA-256 (`mechanism.ledger.openings`).
 """
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from mechanism.canonical import Json, canonical_bytes, parse_canonical
 from mechanism.errors import FieldError
 from mechanism.ledger.accounts import Transfer, parse_transfer
 from mechanism.ledger.errors import EntryError
-from mechanism.values import value
 
 #: Version of the form. A reader refuses what it does not know.
 VERSION = 1
@@ -28,7 +27,7 @@ MAX_ENTRY_BYTES = 65_535
 MAX_ID_CHARACTERS = 255
 
 
-@value
+@dataclass(frozen=True)
 class Entry:
     """One event.
 
