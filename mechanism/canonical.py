@@ -85,10 +85,8 @@ def _plain(value: Any, depth: int) -> bool:
     """Whether `value`, within `depth` others, is built from exact built-in types alone: no float, no subclass. orjson
     checks the keys."""
     kind = type(value)
-    if kind in SCALARS:
-        return True
     if kind not in CONTAINERS or (value and depth == MAX_DEPTH):
-        return False
+        return kind in SCALARS
     for item in value.values() if kind is dict else value:
         if type(item) not in SCALARS and not _plain(item, depth + 1):
             return False

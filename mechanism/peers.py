@@ -37,6 +37,7 @@ scored keeps its place in every order, so a spoilt model hands on the draws that
 
 import hashlib
 import hmac
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -179,7 +180,9 @@ class Draw:
         if others <= count:
             return tuple(sorted(name for name in candidates if name != participant_id))
         # How often those that are drawn were met, from those met alone: of many candidates few are.
-        times = sorted([n for name, n in met.items() if name in candidates and name != participant_id])
+        times = []
+        if others - len(met) < count:
+            times = sorted([n for name, n in met.items() if name in candidates and name != participant_id])
         unmet = others - len(times)
         least, most = (0 if place < unmet else times[place - unmet] for place in (0, count - 1))
         found = []
@@ -194,26 +197,21 @@ class Draw:
 
     def order(self, participant_id: str) -> Iterator[str]:
         """Everyone with a share, in the order in which one participant meets them; itself among them."""
-        words, names = _words(self.key, participant_id), self._names
+        name = participant_id.encode()
+        prefix = _LABEL + len(name).to_bytes(2, "big") + name
+        names, step, left = self._names, 0, len(self._names)
         moved: dict[int, int] = {}  # places whose name is no longer the one that stood there
-        for step in range(len(names)):
-            left = len(names) - step
-            word = next(words)
-            while word >= _WORD - _WORD % left:  # past the last whole multiple
-                word = next(words)
-            chosen = step + word % left
-            yield names[moved.get(chosen, chosen)]
-            moved[chosen] = moved.get(step, step)
-
-
-def _words(key: bytes, participant_id: str) -> Iterator[int]:
-    name = participant_id.encode()
-    prefix = _LABEL + len(name).to_bytes(2, "big") + name
-    counter = 0
-    while True:
-        block = hmac.digest(key, prefix + counter.to_bytes(8, "big"), "sha256")
-        yield from _BLOCK.unpack(block)
-        counter += 1
+        for counter in itertools.count():
+            block = hmac.digest(self.key, prefix + counter.to_bytes(8, "big"), "sha256")
+            for word in _BLOCK.unpack(block):
+                if not left:
+                    return
+                chosen = word % left
+                if word - chosen > _WORD - left:  # past the last whole multiple
+                    continue
+                yield names[moved.get(step + chosen, step + chosen)]
+                moved[step + chosen] = moved.get(step, step)
+                step, left = step + 1, left - 1
 
 
 def _link(secret: bytes, rounds: int, round_: int) -> bytes:

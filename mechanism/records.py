@@ -193,7 +193,7 @@ def _read(kind: Any, path: str, record: Any) -> Any:
                 more[field.name] = made = field.read(prefix + field.key, record[field.key])
                 if made == default:
                     raise FieldError(prefix + field.key, record[field.key], "no key, as it is the default")
-    return kind(**{f.name: f.read(prefix + f.key, record[f.key]) for f in shape.fields}, **more)
+    return kind(**{name: read(prefix + key, record[key]) for name, key, read, _ in shape.fields}, **more)
 
 
 def _write(value: Any) -> dict[str, Any]:

@@ -389,25 +389,23 @@ def verdict(terms: Terms, round_: int, assessment: Assessment, measurement: Json
         "measurement": measurement,
         "salt": check_salt(salt).hex(),
     }
-    return verdict_as(
-        terms.task_id, round_, outcome_of(terms, assessment), canonical_digest(opening), opening
-    )
+    outcome = outcome_record(outcome_of(terms, assessment))
+    return verdict_as(terms.task_id, round_, outcome, canonical_digest(opening), opening)
 
 
 def verdict_as(
-    task_id: str, round_: int, outcome: Outcome, commitment: bytes, opening: Mapping[str, Json] | None = None
+    task_id: str,
+    round_: int,
+    outcome: Mapping[str, Json],
+    commitment: bytes,
+    opening: Mapping[str, Json] | None = None,
 ) -> Entry:
-    """The same of the outcome and the commitment."""
+    """The same of the record of the outcome and the commitment."""
+    body: dict[str, Json] = {
+        "task_id": task_id, "round": round_, "outcome": outcome, "commitment": commitment.hex(),
+    }  # fmt: skip
     return Entry(
-        verdict_id(task_id, round_, outcome.participant_id),
-        "verdict",
-        {
-            "task_id": task_id,
-            "round": round_,
-            "outcome": outcome_record(outcome),
-            "commitment": commitment.hex(),
-        },
-        opening=opening,
+        verdict_id(task_id, round_, str(outcome["participant_id"])), "verdict", body, opening=opening
     )
 
 

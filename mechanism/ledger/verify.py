@@ -17,7 +17,7 @@ from mechanism.ledger.log_keys import KeyChange, LogKeys, key_change
 from mechanism.ledger.merkle import HASH_BYTES, leaf_hash
 from mechanism.ledger.note import Checkpoint, Note, VerificationKey
 from mechanism.ledger.openings import Openings
-from mechanism.ledger.replay import Counts, Replay, ReplayError, Taken
+from mechanism.ledger.replay import Counts, Replay, ReplayError
 from mechanism.ledger.tiles import TILE_WIDTH, GrowingTree, split_hashes, tiles_of
 from mechanism.ledger.tlog_proof import TlogProof
 from mechanism.statements import RemeasurementStatement
@@ -441,9 +441,9 @@ class _Verification:
             if not self._sound:
                 break
             try:
-                taken = self._replay.feed(data)
+                entry = self._replay.feed(data)
                 if self._tables is not None:
-                    self._compare_stored(first + offset, data, taken)
+                    self._compare_stored(first + offset, data, entry)
             except ReplayError as error:
                 self._problem(f"entry {error.index} ({error.entry_id})", error.reason, error.index)
                 self._sound = False
@@ -512,7 +512,7 @@ class _Verification:
 
     # Tables of a database
 
-    def _compare_stored(self, index: int, data: bytes, entry: Taken) -> None:
+    def _compare_stored(self, index: int, data: bytes, entry: Entry) -> None:
         if found := self._id_rows.other((entry.id, index)):
             message = f"entry {index} has the id {entry.id!r}; the database says {found}"
             self._problem("table ledger_ids", message)

@@ -60,11 +60,11 @@ of its shadow sets, a payment what may come back. So memory grows with tasks, ro
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from mechanism.errors import MechanismError
 from mechanism.ledger import entries as events
-from mechanism.ledger.accounts import Book, Transfer
+from mechanism.ledger.accounts import Book
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.errors import LedgerError
 from mechanism.ledger.openings import subject_of
@@ -74,7 +74,7 @@ from mechanism.ledger.replay.forms import check_body
 from mechanism.ledger.replay.world import Counts, World
 from mechanism.statements import RemeasurementStatement
 
-__all__ = ["Counts", "Replay", "ReplayError", "Taken"]
+__all__ = ["Counts", "Replay", "ReplayError"]
 
 _HANDLERS: Mapping[str, Callable[[World, Entry, Mapping[str, Any]], None]] = {
     "terms": states.terms,
@@ -127,13 +127,6 @@ class ReplayError(LedgerError):
         self.reason = reason
 
 
-class Taken(NamedTuple):
-    """What an entry that follows is called, and what it posted."""
-
-    id: str
-    transfers: tuple[Transfer, ...]
-
-
 class Replay:
     """Feeds on entries in order.
 
@@ -164,8 +157,8 @@ class Replay:
         """Digest of the key history."""
         return self._world.key_history
 
-    def feed(self, data: bytes) -> Taken:
-        """Takes the next entry.
+    def feed(self, data: bytes) -> Entry:
+        """Takes the next entry, and returns it.
 
         Raises:
             ReplayError: it is malformed or does not follow from those before it.
@@ -185,7 +178,7 @@ class Replay:
             reason = "its body is not of the form that its kind has; expected that of docs/ledger-format.md"
             raise ReplayError(world.counts.entries, entry_id, reason) from None
         world.counts.entries += 1
-        return Taken(entry.id, entry.transfers)
+        return entry
 
     def open_tasks(self) -> dict[str, str]:
         """Tasks that have not ended, and their states."""

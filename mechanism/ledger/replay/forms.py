@@ -124,7 +124,7 @@ _OUTCOME = {
 
 
 def check_outcome(record: Mapping[str, Any]) -> None:
-    """The same of the outcome in a verdict."""
+    """The same of the outcome in a verdict; a key that does not belong is refused where the outcome is made of it."""
     check_form(record, _OUTCOME, "outcome.")
 
 

@@ -30,7 +30,7 @@ def check_in_clear(task: TaskState, outcome: Outcome) -> None:
     if outcome.model_sha256 != (b"" if sent is None else sent.digest):
         raise Wrong(f"the verdict on {name} is about another model than it sent in time")
     measured = sent is not None and needs_evidence(rule.name)
-    screens, passed = tuple(screen for screen, _ in outcome.verdicts), dict(outcome.verdicts)
+    screens, passed = tuple([screen for screen, _ in outcome.verdicts]), dict(outcome.verdicts)
     if not measured:
         expected = (("delivered", False),) if sent is None else (("contract", True),)
         if outcome.verdicts != expected:

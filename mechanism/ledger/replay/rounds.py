@@ -78,7 +78,7 @@ def verdict(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
     outcome = events.outcome_from_record(body["outcome"])
     if outcome.participant_id != name:
         raise Wrong(f"a verdict on {outcome.participant_id}; the next one is on {name}")
-    same(entry, events.verdict_as(task.id, current.number, outcome, commitment))
+    same(entry, events.verdict_as(task.id, current.number, body["outcome"], commitment))
     check_in_clear(task, outcome)
     opening = world.opened(entry, commitment)
     if opening is not None:
