@@ -161,7 +161,10 @@ IMAGES, LABELS = DIGITS.validation.images, DIGITS.validation.labels
         ({"labels": np.full_like(LABELS, 3)}, "the labels [3]; expected samples of several labels"),
         ({"test_labels": np.full(100, 3)}, "the held-out set has 100 samples, of the labels [3]"),
         ({"test_images": np.zeros((100, 1, 8, 8))}, "the held-out set has 100 inputs that are all the same"),
-        ({"test_images": np.tile(IMAGES[:100], 2)}, "held-out inputs are [1, 8, 16]"),
+        (
+            {"test_images": np.tile(IMAGES[:100], 2)},
+            "the held-out samples do not go with D_c: a sample's inputs are 1 x 8 x 16; expected 1 x 8 x 8",
+        ),
         ({"test_classes": 11}, "has the classes 11, D_c 10"),
         ({"test_images": np.rint(DIGITS.test.images * 16)}, "the held-out set has pixels from 0 to 16"),
     ],
