@@ -28,7 +28,7 @@ from fedpeer.learning.forms import formed, forms_of
 from fedpeer.learning.images import class_files, class_folders, left_out, read_images
 from fedpeer.learning.labels import Classes, class_count, class_names, real_inputs, whole_labels
 from fedpeer.learning.learner_data import LearnerData
-from fedpeer.learning.samples import Array, Samples, of_labelled
+from fedpeer.learning.samples import Array, Samples, of_labelled, plain_samples
 from fedpeer.learning.strata import Codes, beside_of, codes_of, column_of, quantiles_of, strata_of
 from fedpeer.learning.tables import check_names, check_objects, layout_of, read_for, reason, samples_of
 from mechanism.errors import FieldError
@@ -285,6 +285,10 @@ def _factory(section: DataSection, factory: str, folder: Path | None) -> Given:
 
 def _checked(factory: str, samples: Samples, classes: Classes | None) -> Samples:
     """Samples of a factory whose numbers are finite and whose targets are class numbers where there are classes."""
+    try:
+        samples = plain_samples(samples)
+    except DataError as error:
+        raise DataError(f"{factory} gives samples that cannot be used: {error}") from None
     for name, part in samples.parts():
         if part.dtype.kind not in "iufbU":
             todo = ": write dates as texts, as np.datetime_as_string does" if part.dtype.kind == "M" else ""

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedpeer.learning.errors import DataError
 from fedpeer.learning.samples import Array, Samples
-from fedpeer.learning.tables import as_texts, dates_as_texts, first_text
+from fedpeer.learning.tables import INSTEAD, WHOLE, as_texts, dates_as_texts, first_text
 from mechanism.workload import ELEMENTS, INPUT, INPUTS, TARGETS, ArrayForm
 
 
@@ -38,7 +38,8 @@ def formed(samples: Samples, forms: Sequence[ArrayForm]) -> Samples:
     """
     wanted, own = {form.name: form for form in forms}, dict(_arrays(samples))
     if own.keys() != wanted.keys():
-        raise DataError(f"the samples have {', '.join(own):.200}; expected {', '.join(wanted):.200}")
+        todo = ": give one array" if INPUTS in wanted else ": give arrays by name" if INPUTS in own else ""
+        raise DataError(f"the samples have {', '.join(own):.200}; expected {', '.join(wanted):.200}{todo}")
     made = {name: _formed(own[name], form) for name, form in wanted.items()}
     targets = made.pop(TARGETS)
     one = made.get(INPUTS)
@@ -60,15 +61,22 @@ def _element(name: str, array: Array) -> str:
 def _formed(array: Array, form: ArrayForm) -> Array:
     if array.shape[1:] != form.shape:
         raise DataError(_other_shape(array, form))
-    if array.dtype.kind == "O":  # texts, or numbers, as Python has them
-        array = np.array(array.ravel().tolist()).reshape(array.shape)
+    if (
+        form.dtype == "text"
+        and array.dtype.kind in "Mf"
+        and (nothing := np.argwhere(~np.isfinite(array))).size
+    ):
+        raise DataError(
+            f"the {form.name} have no value in row {nothing[0][0]}; expected a text everywhere: fill them in, or leave "
+            "such rows out"
+        )
     if array.dtype.kind == "M" and form.dtype == "text":
         array = dates_as_texts(array)
     if array.dtype.kind not in "biufU" or (array.dtype.kind == "U" and form.dtype != "text"):
         texts = array.dtype.kind == "U"
         raise DataError(
             f"the {form.name} are {'texts' if texts else array.dtype}; expected {_words(form)}, as the operator has "
-            f"them{first_text(array) if texts else ''}"
+            f"them{first_text(array) if texts else INSTEAD.get(array.dtype.kind, '')}"
         )
     if form.dtype == "text":
         return array if array.dtype.kind == "U" else as_texts(array)
@@ -76,7 +84,12 @@ def _formed(array: Array, form: ArrayForm) -> Array:
         return array
     with np.errstate(over="ignore", invalid="ignore"):  # looked for below
         made = array.astype(form.dtype)
-    lost = ~np.isfinite(made) & np.isfinite(array) if made.dtype.kind == "f" else made != array
+    if made.dtype.kind != "f":
+        lost = made != array
+    elif made.dtype == np.float64 and array.dtype.kind in "iu":  # as `tables.samples_of` has it
+        lost = (array > WHOLE) | (array < -WHOLE)
+    else:
+        lost = ~np.isfinite(made) & np.isfinite(array)
     if not lost.any():
         return made
     if form.name == TARGETS:  # a measured one may be whole in D_c by chance
@@ -106,6 +119,8 @@ def _other_shape(array: Array, form: ArrayForm) -> str:
     image = form.name == INPUTS and len(form.shape) == 3
     what = " (channels x height x width)" if image else ""
     todo = ": scale or cut the images, or give them as many channels" if image else ""
+    if [size for size in form.shape if size != 1] == [size for size in array.shape[1:] if size != 1]:
+        todo = f": reshape the array from {array.shape} to {(len(array), *form.shape)}"
     return (
         f"a sample's {form.name} are {own.size}; expected {form.size}{what}, as the operator has them{todo}"
     )

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from fedpeer.learning.arrays import as_numpy
 from fedpeer.learning.errors import DataError
 from mechanism.errors import kind_of
 
@@ -26,7 +27,7 @@ def class_count(classes: Any) -> int:
     names = class_names(classes)
     if names is not None:
         return len(names)
-    number = _plain(classes)
+    number = as_numpy(classes)
     if number.shape == () and number.dtype.kind in "iuf" and float(number).is_integer() and number >= 2:
         return int(number)
     raise DataError(
@@ -45,7 +46,7 @@ def class_names(classes: Any) -> tuple[str, ...] | None:
         raise DataError(f"the classes are {classes!r:.120}; expected their number, or a list of their names")
     if isinstance(classes, set | frozenset | dict):
         raise DataError(f"the classes are {kind_of(classes)}; expected a list in the reference's order")
-    names = _plain(classes)
+    names = as_numpy(classes)
     if names.ndim != 1 or (names.size and not all(isinstance(name, str) for name in names.tolist())):
         return None
     found = tuple(str(name) for name in names.tolist())
@@ -65,7 +66,7 @@ def whole_labels(labels: Any, classes: Classes) -> npt.NDArray[np.int64]:
         DataError: another shape, a label that is not a whole number or not a class, or one outside the range.
     """
     count, names = class_count(classes), class_names(classes)
-    array = _plain(labels)
+    array = as_numpy(labels)
     if array.ndim != 1:
         raise DataError(f"labels have shape {array.shape}; expected (n,), one label a sample")
     if array.dtype.kind == "b":
@@ -90,7 +91,7 @@ def real_inputs(inputs: Any, dtype: type[np.floating[Any]]) -> npt.NDArray[Any]:
     Raises:
         DataError: no real numbers, or values that are NaN, infinite or too large for the type.
     """
-    array = _plain(inputs)
+    array = as_numpy(inputs)
     if array.dtype.kind not in "fiub":
         raise DataError(f"the inputs are an array of {array.dtype}; expected real numbers")
     with np.errstate(over="ignore"):  # looked for below
@@ -121,18 +122,3 @@ def _named(array: npt.NDArray[Any], names: tuple[str, ...] | None, count: int) -
     if any(not 0 <= label < count for label in found):
         raise DataError(f"there are labels outside the range; expected 0 to {count - 1}")
     return np.array(found, dtype=np.int64)
-
-
-def _plain(values: Any) -> npt.NDArray[Any]:
-    """Whatever library's array as NumPy's."""
-    try:
-        if hasattr(values, "detach") and hasattr(values, "cpu"):  # torch's
-            values = values.detach().cpu()
-            values = values.float() if str(values.dtype) == "torch.bfloat16" else values
-        if np.ma.is_masked(values):
-            raise DataError("an array has masked values; expected a value everywhere")
-        return np.asarray(values)
-    except DataError:
-        raise
-    except Exception as error:  # each library has its own
-        raise DataError(f"{kind_of(values)} cannot be read as an array: {error}") from None

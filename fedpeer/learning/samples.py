@@ -5,14 +5,15 @@ tokens of a text beside their mask). Targets are an array with one row a sample.
 workload's affair: class numbers, measured values, the next tokens.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from fedpeer.learning.arrays import held_array, plain_array
 from fedpeer.learning.datasets import LabelledData
 from fedpeer.learning.errors import DataError
 
@@ -46,6 +47,8 @@ class Samples:
     columns: Mapping[str, Array] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        if alone := [name for name, part in self.parts() if np.ndim(part) == 0]:
+            raise DataError(f"the {alone[0]} are a single value; expected an array, with a row a sample")
         lengths = {name: len(part) for name, part in self.parts()}
         if len(lengths) < 2 or len(set(lengths.values())) != 1:
             raise DataError(f"the samples have {lengths} rows; expected arrays of one length")
@@ -99,6 +102,42 @@ class Samples:
         inputs = chosen if isinstance(self.inputs, Mapping) else chosen[""]
         columns = {name: part[rows] for name, part in self.columns.items()}
         return Samples(inputs, self.targets[rows] if targets is None else targets, columns)
+
+
+def held_samples(inputs: Any, targets: Any) -> Samples:
+    """Samples of whatever arrays people have, as `held_array` of each: `plain_samples` brings them to types.
+
+    Args:
+        inputs: one array, or several by name, which may be the columns of a table such as pandas has.
+    """
+    # A column of pandas has keys as well: its rows.
+    if hasattr(inputs, "keys") and hasattr(inputs, "items") and not hasattr(inputs, "dtype"):
+        made: Inputs = {str(name): held_array(part, f"the input {name}") for name, part in inputs.items()}
+    else:
+        made = held_array(inputs, "the array of inputs")
+    return Samples(made, held_array(targets, "the array of targets"))
+
+
+def plain_samples(samples: Samples, only: Collection[str] | None = None) -> Samples:
+    """With `plain_array` of each.
+
+    Args:
+        only: those of several inputs that are needed, where others are left out; None: all.
+
+    Raises:
+        DataError: as `plain_array`.
+    """
+    held = held_samples(samples.inputs, samples.targets)
+    made: Inputs
+    if isinstance(held.inputs, Mapping):
+        needed = {name: part for name, part in held.inputs.items() if only is None or name in only}
+        made = {name: plain_array(part, f"the input {name}") for name, part in needed.items()}
+    else:
+        made = plain_array(held.inputs, "the array of inputs")
+    beside = {name: plain_array(part, f"column {name}") for name, part in samples.columns.items()}
+    return replace(
+        samples, inputs=made, targets=plain_array(held.targets, "the array of targets"), columns=beside
+    )
 
 
 def of_labelled(data: LabelledData) -> Samples:

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.lib.npyio import NpzFile
 
 from fedpeer.extras import missing
+from fedpeer.learning.arrays import number_text
 from fedpeer.learning.csv_faults import HEAD_BYTES, broken, first_line, lacking
 from fedpeer.learning.errors import DataError
 from fedpeer.learning.labels import Classes, class_names, real_inputs, whole_labels
@@ -28,14 +29,17 @@ from fedpeer.learning.numerals import advice, is_number, nearly_numbers
 from fedpeer.learning.samples import Array, Inputs, Samples
 from mechanism.workload import Columns
 
-#: Whole numbers up to it are floating-point numbers as they are.
-_WHOLE = 2**53
+#: Whole numbers up to it are 64-bit floating-point numbers as they are.
+WHOLE = 2**53
 
 #: From it on whole numbers have more than int64's bits.
 _LARGE = 2**63
 
 #: Whole numbers as int64 writes them; another text that is read as the same number may be a name.
 _PLAIN = re.compile(r"\s*-?(0|[1-9][0-9]*)\s*")
+
+#: What to do with elements of NumPy's other kinds.
+INSTEAD = {"S": ": decode them", "m": ": write lengths of time as numbers, of seconds or days"}
 
 #: Suffixes that are read.
 KINDS = (".npz", ".parquet", ".csv")
@@ -198,7 +202,7 @@ def _inputs(arrays: Mapping[str, Array], form: Columns) -> Inputs:
                 f"column {name} is {_words(part)}, which is no column of an array of numbers; expected numbers, or "
                 f'layout = "named"{first_text(part)}'
             )
-        if part.dtype.kind == "i" and (large := np.flatnonzero((part > _WHOLE) | (part < -_WHOLE))).size:
+        if part.dtype.kind == "i" and (large := np.flatnonzero((part > WHOLE) | (part < -WHOLE))).size:
             raise DataError(
                 f"column {name} has whole numbers beyond 2^53, the first in row {large[0]}, which an array of numbers "
                 'would round; expected smaller ones, or layout = "named"'
@@ -210,7 +214,13 @@ def _clean(name: str, array: Array, text: bool) -> Array:
     """A column in one of the types that workloads see; numbers as text where they are to be."""
     if array.ndim == 0:
         raise DataError(f"column {name} is a single value; expected one a sample")
-    if text and array.dtype.kind != "U":
+    if array.dtype.kind == "f" and not (finite := np.isfinite(array)).all():
+        bad = np.argwhere(~finite)
+        raise DataError(
+            f"column {name} has {len(bad)} values that are NaN or infinite, the first in row {bad[0][0]}; expected "
+            "finite numbers: fill them in, or leave such rows out"
+        )
+    if text and array.dtype.kind in "biuf":
         return as_texts(array)
     if array.dtype.kind in "ui":
         if _is_large(array):
@@ -218,23 +228,21 @@ def _clean(name: str, array: Array, text: bool) -> Array:
         return array.astype(np.int64)
     if array.dtype.kind == "b":
         return array.astype(np.int64)
-    if array.dtype.kind == "f":
-        bad = ~np.isfinite(array)
-        if bad.any():
-            row = int(np.argwhere(bad)[0][0])
-            raise DataError(
-                f"column {name} has {int(bad.sum())} values that are NaN or infinite, the first in row {row}; expected "
-                "finite numbers: fill them in, or leave such rows out"
-            )
-        return array.astype(np.float32 if array.dtype == np.float16 else array.dtype)
+    if array.dtype.kind == "f":  # in this machine's order of bytes
+        return array.astype(np.float32 if array.dtype == np.float16 else array.dtype.newbyteorder("="))
     if array.dtype.kind == "U":
         return array
     if array.dtype.kind == "M":
-        if (absent := np.argwhere(np.isnat(array))).size:
-            raise _absent_values(name, len(absent), int(absent[0][0]))
-        return dates_as_texts(array)
-    todo = _as_numbers(array.dtype.kind == "m")
+        return _dates(name, array)
+    todo = INSTEAD.get(array.dtype.kind, "")
     raise DataError(f"column {name} is {_words(array)}; expected numbers, truth values or texts{todo}")
+
+
+def _dates(name: str, array: Array, zone: str = "") -> Array:
+    """`dates_as_texts` of a column. Raises DataError for a place without one."""
+    if (absent := np.argwhere(np.isnat(array))).size:
+        raise _absent_values(name, len(absent), int(absent[0][0]))
+    return dates_as_texts(array, zone)
 
 
 def dates_as_texts(array: Array, zone: str = "") -> Array:
@@ -256,10 +264,6 @@ def _short(text: str) -> str:
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
-def _as_numbers(duration: bool) -> str:
-    return ": write lengths of time as numbers, of seconds or days" if duration else ""
-
-
 def _is_large(array: Array) -> bool:
     """Whether whole numbers are beyond int64."""
     return array.dtype == np.uint64 and bool((array >= np.uint64(_LARGE)).any())
@@ -274,11 +278,9 @@ def _too_large(name: str, row: int) -> DataError:
 
 def as_texts(array: Array) -> Array:
     """Numbers as texts: a whole number its digits, a truth value true or false."""
-    if array.dtype.kind == "b":
-        return np.where(array, "true", "false")
-    values = array.ravel().tolist()
-    texts = [f"{v:.0f}" if isinstance(v, float) and v.is_integer() else str(v) for v in values]
-    return np.array(texts, dtype=np.str_).reshape(array.shape)
+    return np.array([number_text(value) for value in array.ravel().tolist()], dtype=np.str_).reshape(
+        array.shape
+    )
 
 
 def first_text(array: Array) -> str:
@@ -342,15 +344,23 @@ def _read_csv(
 
     def reading(texts: Collection[str], only: Sequence[str] = ()) -> Any:
         def read(file: BinaryIO) -> tuple[Any, list[str]]:
-            from pyarrow import csv, string
+            from pyarrow import binary, csv, string
 
             line = first_line(file.read(HEAD_BYTES))
             file.seek(0)
-            types = dict.fromkeys(texts, string())
-            options = csv.ConvertOptions(column_types=types, include_columns=list(only))
+
+            def parsed(kind: Any) -> Any:
+                types = dict.fromkeys(texts, kind)
+                return csv.read_csv(
+                    file, convert_options=csv.ConvertOptions(column_types=types, include_columns=list(only))
+                )
+
             try:
-                table = csv.read_csv(file, convert_options=options)
+                table = parsed(string())
             except Exception as error:
+                if "invalid UTF8" in str(error):  # whose place is named where bytes are looked at
+                    file.seek(0)
+                    return (made := _decoded(parsed(binary()))), made.column_names
                 if (said := _broken(file, str(error), line, names)) is None:
                     raise
                 raise DataError(said) from None
@@ -423,6 +433,19 @@ def _dated(table: Any, names: Sequence[str]) -> list[str]:
         for field, column in zip(table.schema, table.columns, strict=True)
         if field.name in names and types.is_temporal(field.type) and not column.null_count
     ]
+
+
+def _decoded(table: Any) -> Any:
+    """A table whose columns of bytes are texts where all of them are UTF-8."""
+    from pyarrow import ArrowInvalid, string, types
+
+    for place, column in enumerate(table.columns):
+        if types.is_binary(column.type):
+            try:
+                table = table.set_column(place, table.column_names[place], column.cast(string()))
+            except ArrowInvalid:
+                continue
+    return table
 
 
 def _is_whole(text: str) -> bool:
@@ -499,7 +522,7 @@ def _array(name: str, column: Any) -> Array:
     if types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind):
         return np.asarray(column.to_numpy())
     if types.is_date(kind) or types.is_timestamp(kind):
-        return dates_as_texts(column.to_numpy(), "Z" if getattr(kind, "tz", None) else "")
+        return _dates(name, column.to_numpy(), "Z" if getattr(kind, "tz", None) else "")
     if types.is_time(kind):
         return np.array([_short(text) for text in column.cast("string").to_pylist()], dtype=np.str_)
     if types.is_binary(kind):
@@ -511,9 +534,8 @@ def _array(name: str, column: Any) -> Array:
         raise DataError(f"column {name} is bytes; expected numbers, truth values, or texts in UTF-8")
     if types.is_decimal(kind):
         raise DataError(f"column {name} is {kind}; expected numbers of 64 bits or less: write it as float64")
-    raise DataError(
-        f"column {name} is {kind}; expected numbers, truth values or texts{_as_numbers(types.is_duration(kind))}"
-    )
+    todo = INSTEAD["m"] if types.is_duration(kind) else ""
+    raise DataError(f"column {name} is {kind}; expected numbers, truth values or texts{todo}")
 
 
 def _is_utf8(value: bytes) -> bool:

@@ -22,7 +22,7 @@ from fedpeer.learning.forms import formed, texts_among
 from fedpeer.learning.images import LARGEST_PIXEL, class_files, left_out, read_images
 from fedpeer.learning.labels import real_inputs, whole_labels
 from fedpeer.learning.partition import LabelMix, draw_rows, even_rows, majority_minority, toward_reference
-from fedpeer.learning.samples import Samples
+from fedpeer.learning.samples import Samples, held_samples, plain_samples
 from fedpeer.learning.strata import beside_of, codes_of, named_of
 from fedpeer.learning.tables import read_columns, read_samples, samples_of
 from fedpeer.learning.workloads.loading import WorkloadSource
@@ -91,7 +91,7 @@ class WorkloadTask(Task):
                 else "inputs are given without targets; expected both, or the path of a file with both"
             )
         with refusing():
-            self.samples: Any = samples if whole else _together(samples, targets)
+            self.samples: Any = samples if whole else held_samples(samples, targets)
         self.folders = tuple(str(folder) for folder in folders)
         self.seed = seed
         self._terms: Terms | None = None
@@ -309,13 +309,6 @@ def _agreed(terms: Terms, folders: tuple[str, ...]) -> Workload:
     return workload
 
 
-def _together(inputs: Any, targets: Any) -> Samples:
-    """Samples of what array_like things people have."""
-    parts = inputs.items() if hasattr(inputs, "keys") and hasattr(inputs, "items") else None
-    made = np.asarray(inputs) if parts is None else {str(name): np.asarray(part) for name, part in parts}
-    return Samples(made, np.asarray(targets))
-
-
 def read(path: Path, terms: Terms) -> Samples:
     """Samples from a table whose columns the terms name, from a folder of images, or from an .npz of `images` and
     `labels`.
@@ -366,13 +359,17 @@ def fitted(samples: Samples, terms: Terms, classes: int | None) -> Samples:
     """
     if not len(samples):
         raise DataError("there are no samples; expected at least one to train on")
-    samples = _ordered(samples, terms)
-    targets = np.asarray(samples.targets)
+    # Of a table others than those may be whatever they are.
+    needed = None if terms.columns is None else {*terms.columns.inputs, *beside_of(terms.strata)}
+    samples = plain_samples(samples, needed)
+    targets = samples.targets
     if names := terms.classes or classes:
         targets = whole_labels(targets, names)
     elif targets.dtype.kind not in "iufb":
-        raise DataError(f"a target is {targets.flat[0]!r:.60}, and the task has no classes; expected numbers")
-    samples = replace(samples, targets=targets)
+        raise DataError(
+            f"a target is {targets.ravel()[0].item()!r:.60}, and the task has no classes; expected numbers"
+        )
+    samples = _ordered(replace(samples, targets=targets), terms)
     if terms.arrays:
         samples = formed(samples, terms.arrays)
     for name, part in samples.parts():
@@ -403,7 +400,7 @@ def _ordered(samples: Samples, terms: Terms) -> Samples:
         if lacking := [name for name in columns.inputs if name not in inputs]:
             raise DataError(f"the inputs lack {', '.join(lacking):.200}; the task reads {said:.200}")
         made = samples_of({**inputs, columns.target: samples.targets}, columns)
-        beside = {name: np.asarray(inputs[name]) for name in beside_of(terms.strata) if name in inputs}
+        beside = {name: inputs[name] for name in beside_of(terms.strata) if name in inputs}
         return Samples(made.inputs, samples.targets, {**beside, **samples.columns})
     if columns.layout == "named":
         raise DataError(f"the inputs are one array; expected an array for each of {said:.200}")

@@ -25,7 +25,7 @@ from torch.nn import functional
 from fedpeer.learning.augmentation import lightly_augmented
 from fedpeer.learning.dp_sgd import PrivateSteps
 from fedpeer.learning.errors import DataError, ModelError, RecipeError
-from fedpeer.learning.models import as_array, weights_digest
+from fedpeer.learning.models import as_array
 from fedpeer.learning.optimizers import optimizer_of
 from fedpeer.learning.samples import Samples, Weights
 from fedpeer.learning.training import EVALUATION_BATCH, epoch_batches, one_thread
@@ -123,9 +123,9 @@ class TorchWorkload:
             )
         own, other = _tensors(self._module), _tensors(self._made(1))
         left_out = sorted(own.keys() - set(self._names))
-        changed = [n for n in left_out if n not in other or not torch.equal(other[n], own[n])]
-        digests = "".join(weights_digest({n: as_array(own[n])}) for n in left_out)
-        self.frozen = hashlib.sha256(digests.encode()).hexdigest() if left_out else ""
+        digests = {n: _tensor_digest(n, own[n]) for n in left_out}
+        changed = [n for n in left_out if n not in other or _tensor_digest(n, other[n]) != digests[n]]
+        self.frozen = hashlib.sha256("".join(digests.values()).encode()).hexdigest() if left_out else ""
         if changed:
             raise ModelError(
                 f"the frozen tensors {changed[:5]} differ from one call of the factory to the next and do not travel; "
@@ -357,6 +357,14 @@ def _alone(seed: int) -> Iterator[None]:
 def _tensor(array: npt.NDArray[Any], kind: torch.dtype) -> torch.Tensor:
     tensor = torch.from_numpy(np.ascontiguousarray(array))
     return tensor.to(kind) if tensor.is_floating_point() else tensor
+
+
+def _tensor_digest(name: str, tensor: torch.Tensor) -> str:
+    """SHA-256 over name, type, shape and bytes, hexadecimal; of any of torch's types of numbers."""
+    kept = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    digest = hashlib.sha256(f"{name} {str(kept.dtype).removeprefix('torch.')} {tuple(kept.shape)}\n".encode())
+    digest.update(kept.reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
 
 
 def _rows(

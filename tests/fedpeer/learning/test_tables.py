@@ -212,6 +212,52 @@ def test_a_csv_s_dates_and_times_are_texts_and_lack_no_value(tmp_path: Path) -> 
         read_columns(path, ["day"])
 
 
+@pytest.mark.parametrize("unit", ["D", "s", "ns"])
+def test_dates_of_a_column_of_names_are_the_texts_that_they_are_elsewhere(unit: str, tmp_path: Path) -> None:
+    days = np.array(["2026-11-30", "2026-12-01"], f"datetime64[{unit}]") + np.timedelta64(
+        0 if unit == "D" else 1, unit
+    )
+    np.savez(path := tmp_path / "t.npz", day=days, kind=np.array(["a", "b"]))
+    read = [read_columns(path, ["day", "kind"], texts=texts)["day"].tolist() for texts in ((), ("day",))]
+    assert read[0] == read[1]
+    assert read[0][0].startswith("2026-11-30")
+
+
+@pytest.mark.parametrize("kind", ["npz", "parquet"])
+def test_what_has_no_value_becomes_no_name(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / f"t.{kind}"
+    if kind == "npz":
+        np.savez(path, code=np.array([1.0, np.nan]), day=np.array(["2026-11-30", "NaT"], "datetime64[s]"))
+    else:
+        least = pa.array([0, -(2**63)], pa.timestamp("us"))  # to NumPy the least is none
+        parquet.write_table(pa.table({"code": [1.0, float("nan")], "day": least}), path)
+    with pytest.raises(
+        DataError, match="column code has 1 values that are NaN or infinite, the first in row 1"
+    ):
+        read_columns(path, ["code"], texts=["code"])
+    for texts in ((), ("day",)):
+        with pytest.raises(DataError, match="column day has 1 places without a value, the first in row 1"):
+            read_columns(path, ["day"], texts=texts)
+
+
+def test_bytes_are_no_names_and_numbers_are_in_this_machine_s_order_of_bytes(tmp_path: Path) -> None:
+    np.savez(path := tmp_path / "t.npz", code=np.array([b"a", b"b"]), miles=np.array([1.5, 2], ">f4"))
+    for texts in ((), ("code",)):
+        with pytest.raises(DataError, match=r"column code is \|S1 .*; expected numbers, .*: decode them"):
+            read_columns(path, ["code"], texts=texts)
+    assert read_columns(path, ["miles"])["miles"].dtype == np.dtype("float32")
+
+
+def test_a_csv_s_column_of_names_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes("code,site,hour\na,b,1\nc,\u00e9,2\n".encode("latin-1"))
+    for texts in ((), ("code", "site")):
+        with pytest.raises(
+            DataError, match="column site has a text that is not UTF-8, the first in row 1; save it as UTF-8"
+        ):
+            read_columns(path, ["hour", "code", "site"], texts=texts)
+
+
 def test_whole_numbers_beyond_int64_are_names_of_strata_in_every_kind_of_file(tmp_path: Path) -> None:
     large = np.array([2**64 - 1, 2**63, 1, 1], np.uint64)
     for kind in ("npz", "csv", "parquet"):

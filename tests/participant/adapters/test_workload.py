@@ -468,6 +468,77 @@ def test_a_file_is_read_by_the_types_of_the_learners_data(shop: Shop, tmp_path: 
         fitted(read(path, terms), terms, 3)
 
 
+class Frame:
+    """A table as pandas has one: columns by name, of Python's objects."""
+
+    def __init__(self, **columns: list[Any]) -> None:
+        self.columns = {name: np.array(values, dtype=object) for name, values in columns.items()}
+
+    def keys(self) -> Any:
+        return self.columns.keys()
+
+    def items(self) -> Any:
+        return self.columns.items()
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+
+def test_arrays_of_a_program_are_what_a_file_of_them_is(shop: Shop) -> None:
+    terms = shop.terms(
+        columns=Columns(("code", "hour"), "kind", "named"),
+        arrays=(
+            ArrayForm("inputs.code", "text", ()),
+            ArrayForm("inputs.hour", "int64", ()),
+            ArrayForm("targets", "int64", ()),
+        ),
+        classes=CLASSES,
+    )
+
+    def held(inputs: Any, targets: Any = CLASSES) -> Samples:
+        return fitted(WorkloadTask(inputs, targets).samples, terms, 3)
+
+    own: dict[str, list[Any]] = {"hour": [1, 2, 3], "code": ["x", 7, 8.0], "note": [None, [1], "x"]}
+    for inputs in (own, Frame(**own)):
+        for targets in (CLASSES, np.array(CLASSES), np.array(CLASSES, dtype=object), [0, 1, 2]):
+            found = held(inputs, targets)
+            assert list(found.arrays) == ["code", "hour"]
+            assert found.arrays["code"].tolist() == ["x", "7", "8"]
+            assert found.arrays["hour"].tolist() == [1, 2, 3]
+            assert found.targets.tolist() == [0, 1, 2]
+            assert fitted(found, terms, 3).targets.tolist() == [0, 1, 2]
+    for missing in ("code", "hour"):
+        gap = {**own, missing: [own[missing][0], float("nan"), own[missing][2]]}
+        for inputs in (gap, Frame(**gap)):
+            with pytest.raises(
+                DataError, match=f"the input {missing} has no value in row 1; expected a value"
+            ):
+                held(inputs)
+    with pytest.raises(DataError, match="the array of targets has masked values"):
+        held(own, np.ma.masked_array([0, 1, 2], [False, True, False]))
+
+
+def test_samples_of_other_libraries_are_read_as_arrays(shop: Shop) -> None:
+    import torch
+
+    terms = shop.terms(arrays=(ArrayForm("inputs", "float32", (3,)), ArrayForm("targets", "int64", ())))
+    inputs: Any = torch.from_numpy(samples().inputs)
+    targets: Any = torch.from_numpy(samples().targets)
+    for mine in (
+        task(shop, Samples(inputs, targets)),
+        WorkloadTask(list(inputs.bfloat16()), list(targets), folders=[shop.folder]),
+    ):
+        mine.prepare(terms)
+        assert mine.counts() == (20, 20, 20)
+        assert mine.samples.inputs.dtype == np.float32
+    odd: Any
+    for odd in (5, None, (row for row in range(3)), [[1], [1, 2], [3]]):
+        with pytest.raises(
+            TaskError, match=r"expected an array, with a row a sample|rows of different lengths"
+        ):
+            WorkloadTask(odd, [0, 1, 2], folders=[shop.folder]).prepare(terms)
+
+
 def test_images_are_of_the_shape_of_the_learners(tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
     terms = terms_for(

@@ -115,6 +115,27 @@ def test_a_frozen_base_stays_at_home() -> None:
     assert TorchWorkload(Adapted, classes=CLASSES).frozen == ""
 
 
+@pytest.mark.parametrize("kind", ["bfloat16", "float16", "float8_e4m3fn", "int8", "complex64"])
+def test_a_frozen_base_is_another_in_another_type_and_the_same_however_it_lies_in_memory(kind: str) -> None:
+    class Kept(nn.Module):
+        def __init__(self, kept: torch.Tensor) -> None:
+            super().__init__()
+            self.register_buffer("kept", kept)
+
+    def frozen(kept: torch.Tensor) -> str:
+        base = Kept(kept)  # loaded, as from a file
+        return TorchWorkload(
+            lambda: nn.Sequential(base, nn.Linear(WIDTH, CLASSES)), classes=CLASSES, travels="trained"
+        ).frozen
+
+    values = torch.arange(6.0).reshape(2, 3)
+    other = values.to(getattr(torch, kind))
+    assert frozen(other) == frozen(other.t().contiguous().t()) == frozen(other.clone())
+    assert frozen(other) != frozen(values)
+    assert frozen(values) != frozen(values.reshape(3, 2))
+    assert frozen(values + torch.nan) == frozen(values + torch.nan), "NaN may mask"
+
+
 def test_a_buffer_of_a_frozen_base_must_not_depend_on_the_seed_either() -> None:
     def factory() -> nn.Module:
         norm = nn.BatchNorm1d(WIDTH).requires_grad_(False)
