@@ -363,7 +363,7 @@ def _tensor_digest(name: str, tensor: torch.Tensor) -> str:
     """SHA-256 over name, type, shape and bytes, hexadecimal; of any of torch's types of numbers."""
     kept = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
     digest = hashlib.sha256(f"{name} {str(kept.dtype).removeprefix('torch.')} {tuple(kept.shape)}\n".encode())
-    digest.update(kept.reshape(-1).view(torch.uint8).numpy())
+    digest.update(kept.reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 
