@@ -58,5 +58,7 @@ def _kept(folder: Path) -> Iterator[None]:
         for number, action in actions.items():
             signal.signal(number, action)
         for name in set(sys.modules) - known:
-            if (getattr(sys.modules[name], "__file__", None) or "").startswith(f"{folder}{os.sep}"):
+            file = getattr(sys.modules[name], "__file__", None) or ""
+            # An environment may lie in the folder; a library that is loaded twice is no more the one it was.
+            if file.startswith(f"{folder}{os.sep}") and not file.startswith(f"{sys.prefix}{os.sep}"):
                 del sys.modules[name]
