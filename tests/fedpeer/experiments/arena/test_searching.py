@@ -49,8 +49,13 @@ def found(folder: Path) -> Callable[[str], dict[str, Any]]:
 
 
 @pytest.mark.arithmetic
-@pytest.mark.extended
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(family, marks=pytest.mark.extended if family == "length" else pytest.mark.slow)
+        for family in FAMILIES
+    ],
+)
 def test_every_family_is_searched_and_reported_on_fresh_starts(
     found: Callable[[str], dict[str, Any]], folder: Path, family: str
 ) -> None:
