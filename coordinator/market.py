@@ -472,15 +472,17 @@ class Market:
         opening = decode_opening(ModelOpening, statement, header.model)
         upload = statement.task_id, statement.participant_id, statement.submission_id
 
-        def begin(t: Transaction) -> tuple[ReceiptRow | None, bool]:
+        def begin(t: Transaction) -> tuple[ReceiptRow | None, bool, int]:
             known, standing, late = self._admit(t, live, statement)
+            turn = 0
             if known is None:
                 admit_upload(live.row, statement, standing)
                 if not late:
                     t.begin_upload(statement, standing)
                     if self._work.shared:
-                        t.market.announce(Kind.SENDS, *upload)
-            return known, late
+                        turn = t.market.turn()
+                        t.market.announce(Kind.SENDS, *upload, str(turn))
+            return known, late, turn
 
         def finish(t: Transaction) -> ReceiptRow:
             known, standing, late = self._admit(t, live, statement)
@@ -492,7 +494,7 @@ class Market:
             return receipt
 
         # Nobody learns of the commitment before the receipt, whose commit is a later one.
-        known, late = await self._work.transact(_standing(caller, begin), durable=False)
+        known, late, stream.turn = await self._work.transact(_standing(caller, begin), durable=False)
         if known is not None:
             return known
         if late:

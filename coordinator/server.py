@@ -379,8 +379,8 @@ class Coordinator:
                 live.progress_of(int(number)).done_micro[name] = int(done)
             case Kind.CERTIFICATES, ():
                 self._new_certificates.set()
-            case Kind.SENDS, (task_id, name, submission_id):
-                self._work.uploads.places.hand_over(UploadKey(task_id, name, submission_id))
+            case Kind.SENDS, (task_id, name, submission_id, turn):
+                self._work.uploads.places.hand_over(UploadKey(task_id, name, submission_id), int(turn))
 
     async def _look_up(self, name: str) -> None:
         """A participant whom another process has enrolled, renewed, revoked or forgotten."""

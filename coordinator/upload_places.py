@@ -40,6 +40,8 @@ class UploadStream:
         self.welcome = welcome
         #: Bytes of frames.
         self.received = 0
+        #: When it began, among all streams of several processes (`coordinator.storage.changes.turn`).
+        self.turn = 0
         self._messages = messages
         self._ended: Refusal | None = None
         self._contended = False
@@ -132,15 +134,19 @@ class Places:
         """A task's uploads in progress."""
         return {key for key in self.streams if key.task_id == task_id}
 
-    def hand_over(self, key: UploadKey) -> None:
-        """Another stream of this upload has begun: those that there are end."""
+    def hand_over(self, key: UploadKey, turn: int) -> None:
+        """Another stream of this upload has begun, here or elsewhere: those that are older end.
+
+        Word from elsewhere may be late: of a stream that one here has taken over from since.
+        """
         for stream in self.streams.get(key, ()):
-            stream.end("Another stream of the same upload has taken over.")
+            if stream.turn <= turn:
+                stream.end("Another stream of the same upload has taken over.")
 
     @asynccontextmanager
     async def lane(self, key: UploadKey, stream: UploadStream) -> AsyncIterator[None]:
         """Has the identity's uploads for this stream alone; older streams of the same upload end."""
-        self.hand_over(key)
+        self.hand_over(key, stream.turn)
         self.streams[key].add(stream)
         try:
             lane = self._lanes[key.participant_id]

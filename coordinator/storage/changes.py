@@ -30,7 +30,7 @@ class Kind(StrEnum):
     WATCHES = "watches"  # (task, participant): a session has begun
     PROGRESS = "progress"  # (task, participant, round, millionths): a training is that far
     CERTIFICATES = "certificates"  # (): the server's or the authorities' are others now
-    SENDS = "sends"  # (task, participant, submission): a stream of an upload has begun
+    SENDS = "sends"  # (task, participant, submission, turn): a stream of an upload has begun
 
 
 @dataclass(frozen=True)
@@ -61,9 +61,19 @@ class Change:
 #: The tables' own, so that two markets in two schemas of one database do not hear each other.
 CHANNEL = "'fedpeer_' || to_regclass('ledger_log')::oid"
 _NOTIFY = Statement(select(func.pg_notify(literal_column(CHANNEL), bindparam("payload"))))
+_TURN = Statement(select(func.pg_current_xact_id()))
 
 
 def announce(connection: Connection, kind: Kind, *subject: str, at: float = 0.0) -> None:
     """Says it to all processes that listen, once this transaction is committed."""
     if connection.dialect.name == "postgresql":
         _NOTIFY.run(connection, {"payload": json.dumps([kind, PROCESS, at, *subject])})
+
+
+def turn(connection: Connection) -> int:
+    """This transaction's place in the order of those that write, of all processes: of two the later has the higher one.
+
+    Word may come late: by the turns one sees whether what it tells of is older than what is here. PostgreSQL alone has
+    them; it numbers a transaction once that has its first lock of a row, which is the ledger's.
+    """
+    return int(_TURN.value(connection))

@@ -32,7 +32,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.schema import SchemaItem
 
-from coordinator.storage.changes import Kind, announce
+from coordinator.storage.changes import Kind, announce, turn
 from fedpeer.audit.sql.statements import Statement, insertion
 from fedpeer.audit.sql.tables import METADATA
 from mechanism.lifecycle import State
@@ -118,6 +118,10 @@ class Rows:
     def announce(self, kind: Kind, *subject: str, at: float = 0.0) -> None:
         """As `coordinator.storage.changes.announce`, in this transaction."""
         announce(self._connection, kind, *subject, at=at)
+
+    def turn(self) -> int:
+        """As `coordinator.storage.changes.turn`, of this transaction."""
+        return turn(self._connection)
 
     def _all(self, kind: Callable[..., Row], table: Table, *order: str, **equal: Any) -> list[Row]:
         """The rows whose columns have these values, in the order of the columns `order`."""

@@ -30,8 +30,10 @@ from coordinator.control_socket import progress, round_progress
 from coordinator.errors import AlreadyServed, ServeError
 from coordinator.folder import StateFolder
 from coordinator.fronts import _Front, _gone, _keep_lease, _taken_again, _watch_folder, serve_fronts
+from coordinator.listening import listen
 from coordinator.operator import Operator
 from coordinator.server import Coordinator, Front
+from coordinator.storage.changes import Change, Kind
 from coordinator.storage.lease import _FOLDER_CLASS, FolderLease, Lease
 from coordinator.storage.schema import migrate
 from coordinator.storage.store import MarketStore
@@ -262,6 +264,63 @@ async def test_an_upload_goes_on_at_another_front(tmp_path: Path, stopped: bool)
             second.process.send_signal(signal.SIGCONT)
         await hanging
         await close([*members, other])
+
+
+async def test_late_word_of_an_older_stream_does_not_end_the_one_that_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_hear, heard_of, told = asyncio.Event(), [], listen
+
+    async def hear_late(
+        url: Any, begun: Callable[[], Awaitable[None]], heard: Callable[[Change], Awaitable[None]]
+    ) -> None:
+        async def late(change: Change) -> None:
+            if change.kind is Kind.SENDS:
+                await may_hear.wait()
+            await heard(change)
+            heard_of.append(change.kind)
+
+        await told(url, begun, late)
+
+    monkeypatch.setattr("coordinator.server.listen", hear_late)
+    large = {"weight": np.ones((1 << 20,), np.float32)}
+    (tmp_path / "initial.safetensors").write_bytes(encode_model(large))
+    async with fronts(tmp_path, 1, contract={"max_norm": "1000000"}) as (first,):
+        second = Coordinator(first.folder, front=Front(1, "127.0.0.1:0", "127.0.0.1:0"))
+        await second.start()
+        try:
+            members = await in_training(first, NAMES)
+            content = encode_model({"weight": np.arange(1 << 20, dtype=np.float32) / 1e4})
+            statement = await members[0].model_statement(content, 1)
+            other = at(members[0], second)
+            held = market_pb2.GetUploadRequest(task_id="task", submission_id=statement.submission_id)
+
+            async def some(offset: int, go_on: asyncio.Event) -> AsyncIterator[market_pb2.SubmitModelRequest]:
+                """All frames but the last, which waits."""
+                model = signed(statement, members[0].key)
+                yield market_pb2.SubmitModelRequest(header=market_pb2.ModelHeader(model=model, offset=offset))
+                *most, last = frames(content, offset)
+                for message in most:
+                    yield message
+                await go_on.wait()
+                yield last
+
+            hanging = asyncio.ensure_future(
+                refused(members[0].market.SubmitModel(some(0, asyncio.Event())), Code.QUOTA_EXCEEDED)
+            )
+            async with asyncio.timeout(PATIENCE):
+                while not (offset := (await other.market.GetUpload(held)).offset):
+                    await asyncio.sleep(0.02)
+                going_on = other.market.SubmitModel(some(offset, go_on := asyncio.Event()))
+                await going_on.initial_metadata()  # its frames are taken
+                await hanging
+            may_hear.set()
+            await until(lambda: Kind.SENDS in heard_of)
+            go_on.set()
+            assert not (await going_on).late
+            await close([*members, other])
+        finally:
+            await second.stop(0)
 
 
 async def _rest(call: Any) -> None:
