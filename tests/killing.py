@@ -1,17 +1,11 @@
-"""Processes of a test's own that are killed. Each is forked from a server without threads: those of gRPC, which other
-tests of this process have begun, do not survive a fork."""
+"""Processes of a test's own that are killed."""
 
-import multiprocessing
 import os
 import signal
 from collections.abc import Callable
 from typing import Any
 
-_CONTEXT = multiprocessing.get_context("forkserver")
-# What children need is imported once.
-_CONTEXT.set_forkserver_preload(
-    ["tests.chaos.test_ledger_kills", "tests.chaos.test_payout_kills", "tests.integration.test_forgetting"]
-)
+from tests.forked import CONTEXT
 
 
 def heard(
@@ -23,8 +17,8 @@ def heard(
         until: it is killed with SIGKILL once what it has said is enough, or no more comes; None: it ends by itself.
         seconds: that it has after that.
     """
-    receive, send = _CONTEXT.Pipe(duplex=False)
-    process = _CONTEXT.Process(target=_run, args=(target, arguments, send))
+    receive, send = CONTEXT.Pipe(duplex=False)
+    process = CONTEXT.Process(target=_run, args=(target, arguments, send))
     process.start()
     send.close()
     said = b""

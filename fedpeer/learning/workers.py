@@ -9,6 +9,9 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import connection
 from weakref import WeakSet
 
+#: How processes begin: a fork of this one, which may have running threads, may hang.
+_CONTEXT = multiprocessing.get_context("spawn")
+
 #: Those of this process.
 _pools: "WeakSet[ProcessPoolExecutor]" = WeakSet()
 
@@ -19,8 +22,7 @@ def spawned_pool(processes: int, niceness: int = 0) -> ProcessPoolExecutor:
     Who makes it shuts it down. One that serves as long as this process does is shut down at its end: where Python takes
     its modules apart first, what is left of a pool complains on standard error.
     """
-    context = multiprocessing.get_context("spawn")  # a fork of a process with running threads may hang
-    pool = ProcessPoolExecutor(processes, context, initializer=begin_worker, initargs=(niceness,))
+    pool = ProcessPoolExecutor(processes, _CONTEXT, initializer=begin_worker, initargs=(niceness,))
     _pools.add(pool)
     return pool
 
