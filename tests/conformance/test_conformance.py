@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +29,13 @@ from mechanism.ledger import entries
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.openings import Openings, read_openings
 from mechanism.ledger.replay import Replay, ReplayError
+from mechanism.ledger.replay import keys as replay_keys
 from mechanism.ledger.verify import Report, verify_ledger
 from mechanism.lifecycle import State
 from mechanism.payment import Linear, Log1p, Power
 from mechanism.payment import Log as Payment
 from mechanism.settlement import MICRO, task_budget_micro
-from mechanism.statements import ec, hashes
+from mechanism.statements import Signed, ec, hashes
 from mechanism.workload import Strata
 from tests import ledger_samples as samples
 from tests.conformance import second_verifier
@@ -43,6 +45,49 @@ from tests.ledger_forgeries import FORGERIES, Forgery, cases_of
 from tests.ledger_histories import SHAPES, History, Log, Shape, played, started
 from tests.mechanism.ledger import test_sound_histories as sound
 from tests.memory_source import KEY, MemorySource, own
+
+
+class _Key:
+    """A public key that remembers what it has verified."""
+
+    def __init__(self, key: ec.EllipticCurvePublicKey) -> None:
+        self._key, self._sound = key, set[tuple[bytes, bytes]]()
+
+    def verify(self, signature: bytes, data: bytes, algorithm: ec.EllipticCurveSignatureAlgorithm) -> None:
+        if (signature, data) not in self._sound:
+            self._key.verify(signature, data, algorithm)
+            self._sound.add((signature, data))
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _remembering() -> Iterator[None]:
+    """Thousands of ledgers have most entries in common: that they are canonical and signed is found once."""
+    canonical, whole = set[bytes](), second_verifier.parsed
+
+    def parsed(data: bytes) -> Any:
+        if data in canonical:
+            return orjson.loads(data)
+        value = whole(data)
+        canonical.add(data)
+        return value
+
+    public_key = second_verifier.public_key
+    keys = cache(lambda spki: _Key(public_key(spki)))
+    holds = replay_keys.signature_holds
+    held: dict[tuple[bytes, bytes, bytes], bool] = {}
+
+    def signature_holds(statement: Signed, signature: bytes, key: ec.EllipticCurvePublicKey) -> bool:
+        said = statement.canonical, signature, entries.public_key_bytes(key)
+        if said not in held:
+            held[said] = holds(statement, signature, key)
+        return held[said]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(second_verifier, "parsed", parsed)
+        patch.setattr(second_verifier, "public_key", keys)
+        patch.setattr(replay_keys, "signature_holds", signature_holds)
+        yield
+
 
 #: Forgeries that the second verifier shows, and only later than the first: it sees the cause where it takes effect.
 LATER: set[tuple[str, str]] = set()
