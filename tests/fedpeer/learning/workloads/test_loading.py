@@ -1,5 +1,6 @@
 """Workloads by name."""
 
+import multiprocessing
 import os
 import sys
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from fedpeer.learning.workloads.loading import IsolatedWorkload, WorkloadSource,
 from tests.fedpeer.learning.workloads.test_contract import RECIPE, measured
 
 MODULE = """
+import multiprocessing
 import os
 from fedpeer.learning.workloads.baseline import MeanWorkload
 from {helper} import WIDTH
@@ -206,8 +208,10 @@ def test_sources_may_be_annotated(folder: Path) -> None:
 
 
 def test_what_a_workload_prints_is_no_part_of_the_output(
-    folder: Path, capfd: pytest.CaptureFixture[str]
+    folder: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Its process begins anew, as an installed fedpeer's does, with this test's standard error.
+    monkeypatch.setattr("fedpeer.learning.workers._CONTEXT", multiprocessing.get_context("spawn"))
     there = IsolatedWorkload(source(folder, "noisy"))
     there.close()
     printed = capfd.readouterr()
