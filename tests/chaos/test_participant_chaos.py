@@ -172,7 +172,8 @@ def test_sigkill_at_random_moments(coordinator: Served, peers: Peers, tmp_path: 
         (folder / "participant.toml").write_text(CONFIG.format(market=coordinator.market, task=task_id))
         peers.take_part(task_id)
         for _ in range(4 if life else 0):
-            kill_once(folder, chance, life, killed)
+            if killed.total() < faults:
+                kill_once(folder, chance, life, killed)
         began = time.monotonic()
         finished = run_victim(folder)
         assert finished.wait(120) == 0

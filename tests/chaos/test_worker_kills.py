@@ -160,6 +160,7 @@ def test_workers_come_to_what_this_machine_comes_to(
             executor.submit(divmod, 1, 0).result(PATIENCE)
 
 
+@pytest.mark.extended  # test_evaluating.py has the same of an executor on this machine
 def test_workers_look_at_submissions_and_average_them_as_this_machine_does(
     place: Place, task: EvidenceTask, tmp_path: Path
 ) -> None:

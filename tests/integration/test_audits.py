@@ -16,6 +16,8 @@ from typer.testing import CliRunner
 
 from coordinator.config import TaskConfig
 from coordinator.errors import MarketTaskError
+from coordinator.scoring import Scorer, make_scorer
+from coordinator.storage.tasks import TaskRow
 from fedpeer.audit.sources import open_source
 from fedpeer.cli.audit import app
 from fedpeer.cli.errors import CommandError
@@ -84,6 +86,13 @@ def test_who_trains_on_other_samples_than_it_has_committed_to_is_paid_nothing(
 ) -> None:
     # Of honest participants an audit fails 1 in 31 by chance: the auditor's seeds are always the same here.
     monkeypatch.setattr("fedpeer.cli.audit.secrets.randbits", random.Random(3).getrandbits)
+    # Each command that records an audit trains the round's shadows again: here the first of them does for all.
+    scorers: dict[str, Scorer] = {}
+
+    def scorer_of(row: TaskRow) -> Scorer:
+        return scorers.get(row.id) or scorers.setdefault(row.id, make_scorer(row))
+
+    monkeypatch.setattr("coordinator.audits.make_scorer", scorer_of)
     assert CliRunner().invoke(app, ["key", str(tmp_path / "auditor")]).exit_code == 0
     config = TaskConfig.model_validate(
         {

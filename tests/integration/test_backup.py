@@ -440,7 +440,7 @@ sys.exit(main())
     ("where", "number"),
     [
         ("_unpack", signal.SIGKILL),
-        ("_restore_database", signal.SIGKILL),
+        pytest.param("_restore_database", signal.SIGKILL, marks=pytest.mark.extended),
         ("_restore_database", signal.SIGTERM),
         ("_check_restored", signal.SIGINT),
     ],

@@ -131,7 +131,7 @@ def test_an_act_whose_result_nobody_can_read_is_done_and_says_so(
         assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("to", ["> /dev/full", ">&-"])
+@pytest.mark.parametrize("to", ["> /dev/full", pytest.param(">&-", marks=pytest.mark.extended)])
 def test_an_invitation_that_nobody_can_read_is_withdrawn_again(folder: StateFolder, to: str) -> None:
     done = fedpeer("coordinator", "invite", "ann", folder=folder, to=to)
     assert done.returncode == 2

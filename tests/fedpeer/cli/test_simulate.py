@@ -66,6 +66,7 @@ def test_the_table_keeps_its_columns_at_eighty(project: Path) -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.extended  # test_testing_page.py runs three tests of the kind
 def test_the_scaffolds_own_test_passes(project: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "fedpeer.pytest_plugin", "-p", "no:cacheprovider"],
