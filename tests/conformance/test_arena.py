@@ -9,7 +9,7 @@ import pytest
 from fedpeer.experiments.arena.setting import ArenaSetting
 from tests.conformance.arena import Played, faults, played
 
-#: Beside these the default suite has both verifiers of every market that its tests play (`integration.market.verified`).
+#: The default suite has both verifiers of every market that its tests play (`integration.market.verified`).
 pytestmark = pytest.mark.extended
 
 ATTACKS = ("identities-3", "halves-repeated", "no-effort-claims-full", "copy", "late", "nan")
