@@ -31,7 +31,7 @@ def members(size: int, copies: bool) -> tuple[EvidenceModel, list[Measurement], 
     names = [f"p{i:05d}" for i in range(size)]
     record: Any = samples.evidence(terms, 1, names[:2])
     base = Measurement.from_record(record["measurements"][0])
-    twins: list[list[tuple[str, int]]] = [[] for _ in names]
+    twins: list[list[tuple[str, int, int]]] = [[] for _ in names]
     began = time.process_time()
     if not copies:
         dice = np.random.default_rng(1)
@@ -43,8 +43,8 @@ def members(size: int, copies: bool) -> tuple[EvidenceModel, list[Measurement], 
                     likeness((left[k % KEPT], left[k % KEPT, :1]), left[j % KEPT][None], nothing)[0]
                 )
                 said = 800_000 + abs(micro(alike)) % 100_000
-                twins[k].append((names[j], said))
-                twins[j].append((names[k], said))
+                twins[k].append((names[j], said, 500_000))
+                twins[j].append((names[k], said, 500_000))
     seconds = time.process_time() - began
     found = [
         replace(

@@ -46,7 +46,7 @@ from fedpeer.audit.sources import open_source
 from fedpeer.audit.sql.database import Database
 from fedpeer.audit.sql.ledger_store import SignedLog
 from fedpeer.evidence import EvidenceTask, ShadowEvidence
-from fedpeer.evidence.comparing import Rows, likeness, perhaps_linked
+from fedpeer.evidence.comparing import Common, Rows, likeness, perhaps_linked
 from fedpeer.learning.arithmetic import one_blas_thread
 from fedpeer.learning.datasets import load_splits
 from fedpeer.learning.models import initial_weights
@@ -109,12 +109,14 @@ class Measured:
         model: of the evidence.
         figures: of its honest submissions, each scored.
         left: what of their updates and outputs is compared, stacked.
+        common: r of mixes with one another.
         link: how far beyond the usual a likeness is a link, millionths, by the number of submissions.
     """
 
     model: EvidenceModel
     figures: tuple[Measurement, ...]
     left: tuple[Rows, Rows]
+    common: Common
     link: dict[int, int]
 
 
@@ -133,13 +135,18 @@ def measured() -> Measured:
     records: Any = found.record["measurements"]
     scored = {a.participant_id for a in found.assessments if a.scored}
     figures = [
-        replace(Measurement.from_record(r), twins=()) for r in records if r["participant_id"] in scored
+        replace(Measurement.from_record(r), twins=(), group="", outside=0)
+        for r in records
+        if r["participant_id"] in scored
     ]
     left = [each.left for each in table._seen.values()]
     updates, outputs = (np.array(part) for part in zip(*left, strict=True))
     model: Any = found.record["model"]
-    link = {size: ensemble.ensemble.comparison.map(size).link for size in SIZES}
-    return Measured(EvidenceModel.from_record(model), tuple(figures), (updates, outputs), link)
+    comparison = ensemble.ensemble.comparison
+    link = {size: comparison.map(size).link for size in SIZES}
+    return Measured(
+        EvidenceModel.from_record(model), tuple(figures), (updates, outputs), comparison.common, link
+    )
 
 
 def measure_likeness(sizes: Sequence[int], of: Measured) -> None:
@@ -161,7 +168,7 @@ def measure_likeness(sizes: Sequence[int], of: Measured) -> None:
         pairs = size * (size - 1) // 2
         with one_blas_thread():
             began = time.process_time()
-            found = sum(1 for _ in perhaps_linked(left, mixes, says))
+            found = sum(1 for _ in perhaps_linked(left, mixes, of.common, says))
             tiled = time.process_time() - began
             line = f"{size} models: {tiled:.1f} s CPU in tiles, {tiled / pairs * 1e9:.0f} ns a pair, {found} near"
             if size <= 4_000:
@@ -360,7 +367,7 @@ class Played:
                     model_sha256=kept.model_sha256.hex(),
                     order=kept.sequence,
                     samples=kept.samples,
-                    twins=((twin, MICRO),) if twin else (),
+                    twins=((twin, MICRO, 0),) if twin else (),
                 )
             )
         judged = assess(model, found)

@@ -18,16 +18,22 @@ samples, the largest of lines of the same form, not clipped, over the regressors
 
 Without a line everybody has enough.
 
-What samples two models have in common is read from their likeness l, given how far one mix is the other's: with p, q
-the estimated shares, those below 0 taken as 0 and scaled to sum to 1,
+What samples two models have in common is read from their likeness l, given how far what is not known of their mixes is
+the same of both, r, which is measured with it (`fedpeer.evidence.comparing`):
 
-    r = sum_i p_i q_i                                  1 for one and the same single stratum, 0 for none in common
     apart(r), same(r)                                  likeness of models of other samples, and of the same: tables
     linked where l - apart(r) >= link;  o = clip((l - apart(r)) / (same(r) - apart(r)), 0, 1)
 
-Models of one digest, or of a likeness of `ONE_MODEL`, are linked and have o = 1. Those linked through any number of
-others are a cluster; of each member M = 1 + sum of o over the other members is how many have one of its samples, in the
-mean (`mechanism.coverage`).
+Models of one digest, or of a likeness of `ONE_MODEL`, are linked and have o = 1. Models that look alike are a *group*,
+which their measurements name with u, what models of such mixes have beyond apart(r) without samples in common: between
+two of one group apart(r) + u stands for apart(r), and where u > 0, link (1 - apart(r) - u) / (1 - apart(r)) for link:
+the more two models have in common anyhow, the less is left to vary. Of three or more, k, all are linked where
+
+    mean over its pairs of (l - apart(r) - u) >= group_k
+
+if no pair of them shows enough: who hides what samples have in common, such as by noise on the inputs, hides it less in
+the mean of many pairs. Those linked through any number of others are a cluster; of each member M = 1 + sum of o over
+the other members is how many have one of its samples, in the mean (`mechanism.coverage`).
 
 The limits of the tests are conformal quantiles over the shadows: of honest models at most `rate` fail a test.
 """
@@ -36,7 +42,6 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
-from operator import mul
 from typing import Any
 
 from mechanism.affine import NANO, affine, half_even
@@ -48,7 +53,7 @@ from mechanism.ranges import integer, integers, keyed, listed, whole
 from mechanism.settlement import MICRO, Assessment, Verdict
 
 #: Name of this arithmetic in the log. Any change of a verdict or of a degree's last digit needs a new name.
-ARITHMETIC = "strata-and-screens/half-even-micro-v9"
+ARITHMETIC = "strata-and-screens/half-even-micro-v10"
 
 #: Likeness, in millionths, that no two trainings have, whatever their samples: 1 but for rounding.
 ONE_MODEL = 999_000
@@ -58,6 +63,9 @@ MAX_STEPS = 100
 
 #: Lines to how often samples are seen.
 MAX_LINES = 16
+
+#: Least size of a group, and the largest that has a limit of its own.
+LEAST_GROUP, MOST_GROUP = 3, 64
 
 #: Earlier broadcast models, the latest ones, that a submission must not be.
 KEPT_BROADCASTS = 8
@@ -175,11 +183,14 @@ class LikenessMap:
     Attributes:
         apart, same: at evenly spaced r from 0 to 1, linear between; 2 to `MAX_STEPS` + 1 each.
         link: likeness beyond `apart` from which two models are linked; above 0.
+        group: the same of all pairs of `LEAST_GROUP` models, of one more, and so on, in the mean; of larger ones than
+            it has, the last. Each above 0; empty where no group is linked.
     """
 
     apart: tuple[int, ...]
     same: tuple[int, ...]
     link: int
+    group: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for name in ("apart", "same"):
@@ -187,20 +198,35 @@ class LikenessMap:
             if not 2 <= len(getattr(self, name)) <= MAX_STEPS + 1:
                 raise FieldError(f"likeness.{name}", getattr(self, name), f"2 to {MAX_STEPS + 1} integers")
         whole("likeness.link", self.link)
+        if len(self.group) > MOST_GROUP - LEAST_GROUP + 1:
+            raise FieldError("likeness.group", self.group, f"at most {MOST_GROUP - LEAST_GROUP + 1} integers")
+        for limit in self.group:
+            whole("likeness.group", limit)
+
+    def group_limit(self, size: int) -> int | None:
+        """From which mean a group of so many is linked, millionths; None where no group of that size is."""
+        if size < LEAST_GROUP or not self.group:
+            return None
+        return self.group[min(size - LEAST_GROUP, len(self.group) - 1)]
 
     def usual(self, r: int) -> tuple[int, int]:
         """apart(r) and same(r), rounded half-even; r from 0 to 1, millionths."""
         return _between(self.apart, r), _between(self.same, r)
 
     def record(self) -> dict[str, Json]:
-        return {"apart": list(self.apart), "same": list(self.same), "link": self.link}
+        return {
+            "apart": list(self.apart),
+            "same": list(self.same),
+            "link": self.link,
+            "group": list(self.group),
+        }
 
     @classmethod
     def from_record(cls, record: Any) -> "LikenessMap":
         """Raises FieldError for a record with other keys or other values than `record` writes."""
-        values = keyed("likeness", record, ["apart", "same", "link"])
-        apart, same = (listed(f"likeness.{name}", values[name]) for name in ("apart", "same"))
-        return cls(apart, same, values["link"])
+        values = keyed("likeness", record, [f.name for f in fields(cls)])
+        lists = {name: listed(f"likeness.{name}", values[name]) for name in values if name != "link"}
+        return cls(**lists, link=values["link"])
 
 
 def _between(table: Sequence[int], r: int) -> int:
@@ -314,7 +340,11 @@ class Measurement:
         length: of the update, over the usual length of all mixes; `norm` is over that of the mix that the model shows.
         nearest_broadcast: which broadcast model is nearest, such as "round 2".
         twins: of the first who has sent the model: those of its cluster who are the first to have sent another, and are
-            more alike than models of other samples are: id, likeness. Two name each other with one likeness.
+            more alike than models of other samples are, and all others of its group: id, likeness, and r from 0 to 1.
+            Two name each other with the same two numbers.
+        group: of the first who has sent the model: the first member of its group in id order; empty without one.
+        outside: what models of its group's mixes have beyond `apart` without samples in common; the same for all
+            members, 0 without a group.
         harm: relative increase of the aggregate's loss on D_c by this model; None where it is in no aggregate.
         scores: what other rules pay on, decimal strings by rule name.
 
@@ -338,24 +368,31 @@ class Measurement:
     straying: int = 0
     length: int = 0
     nearest_broadcast: str = ""
-    twins: tuple[tuple[str, int], ...] = ()
+    twins: tuple[tuple[str, int, int], ...] = ()
+    group: str = ""
+    outside: int = 0
     harm: int | None = None
     scores: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _check_digest("model_sha256", self.model_sha256)
-        if not all(len(twin) == 2 for twin in self.twins):
-            raise FieldError("twins", self.twins, "pairs of an id and a likeness")
-        texts = (self.participant_id, self.fault, self.nearest_broadcast, *self.scores, *self.scores.values())
-        for text in (*texts, *(name for name, _ in self.twins)):
+        if not all(len(twin) == 3 for twin in self.twins):
+            raise FieldError("twins", self.twins, "an id, a likeness and r each")
+        texts = (
+            self.participant_id, self.fault, self.nearest_broadcast, self.group, *self.scores, *self.scores.values(),
+        )  # fmt: skip
+        for text in (*texts, *(name for name, *_ in self.twins)):
             if not isinstance(text, str):
                 raise FieldError("measurement", text, "names, reasons and scores that are strings")
         whole("order", self.order, 0)
         whole("samples", self.samples, 0)
         for name in _FIGURES:
             integer(name, getattr(self, name))
+        integer("outside", self.outside)
         integer("harm", 0 if self.harm is None else self.harm)
-        integers("twins", tuple(likeness for _, likeness in self.twins))
+        integers("twins", tuple(likeness for _, likeness, _ in self.twins))
+        for *_, r in self.twins:
+            whole("twins", r, 0, MICRO)
         for row in self.features:
             integers("features", row)
 
@@ -425,8 +462,8 @@ class Overlaps:
 
     def __init__(self, model: EvidenceModel, measurements: Mapping[str, Measurement]) -> None:
         self._model, self._measured = model, measurements
-        self._mixes: dict[str, tuple[int, ...]] = {}
         self._first = first_of(measurements.values())
+        self._groups = self._linked_groups()
         self.clusters = self._components()
         #: Who has sent each model of a cluster, in id order, by digest.
         self._models: dict[str, dict[str, list[str]]] = {}
@@ -451,40 +488,72 @@ class Overlaps:
         return total + MICRO * len(copies), most[1], most[0]
 
     def _with_others(self, digest: str, models: Mapping[str, Sequence[str]]) -> tuple[int, tuple[int, str]]:
-        twins, total, most = dict(self._measured[self._first[digest]].twins), 0, (0, "")
+        total, most = 0, (0, "")
+        twins = {name: figures for name, *figures in self._measured[self._first[digest]].twins}
         for other, senders in models.items():
             if other != digest:
-                likeness = twins.get(self._first[other])
-                part = 0 if likeness is None else self.part(self._first[digest], self._first[other], likeness)
+                figures = twins.get(self._first[other])
+                part = 0 if figures is None else self.part(self._first[digest], self._first[other], *figures)
                 total, most = total + part * len(senders), max(most, (part, senders[-1]))
         return total, most
 
-    def part(self, name: str, other: str, likeness: int) -> int:
-        """o of two members of a cluster with other models, of that likeness, millionths."""
+    def part(self, name: str, other: str, likeness: int, r: int) -> int:
+        """o of two members of a cluster with other models, of that likeness and r, millionths."""
         if likeness >= ONE_MODEL:
             return MICRO
-        apart, same = self.usual(name, other)
+        apart, same = self._usual(name, other, r)
         if likeness <= apart:
             return 0
         return MICRO if likeness >= same else half_even(MICRO * (likeness - apart), same - apart)
 
-    def usual(self, name: str, other: str) -> tuple[int, int]:
-        """The likeness of models of these mixes, millionths: of other samples, and of the same."""
-        p, q = self._mix(name), self._mix(other)
-        whole = sum(p) * sum(q)
-        return self._model.likeness.usual(half_even(MICRO * sum(map(mul, p, q)), whole) if whole else 0)
+    def one_group(self, name: str, other: str) -> bool:
+        """Whether both name one group."""
+        group = self._measured[name].group
+        return bool(group) and group == self._measured[other].group
 
-    def _mix(self, name: str) -> tuple[int, ...]:
-        """The estimated shares of the strata, none below 0."""
-        if name not in self._mixes:
-            shares = self._model.degree.shares(self._measured[name].features)
-            self._mixes[name] = tuple(max(share, 0) for share in shares)
-        return self._mixes[name]
+    def _usual(self, name: str, other: str, r: int) -> tuple[int, int]:
+        """apart(r), within a group with u, and same(r)."""
+        apart, same = self._model.likeness.usual(r)
+        return apart + self._measured[name].outside * self.one_group(name, other), same
+
+    def _is_linked(self, name: str, other: str, likeness: int, r: int) -> bool:
+        """Whether the two are linked as a pair."""
+        apart, base, link = (
+            self._model.likeness.usual(r)[0],
+            self._usual(name, other, r)[0],
+            self._model.likeness.link,
+        )
+        if likeness >= ONE_MODEL or base <= apart:
+            return likeness >= ONE_MODEL or likeness - base >= link
+        return base < MICRO and (likeness - base) * (MICRO - apart) >= link * (MICRO - base)
+
+    def _linked_groups(self) -> dict[str, str]:
+        """Participant to the name of its group, of the groups whose mean is not below the limit."""
+        named: dict[str, list[str]] = {}
+        for name in sorted(set(self._first.values())):
+            if self._measured[name].group:
+                named.setdefault(self._measured[name].group, []).append(name)
+        found = {}
+        for group, members in named.items():
+            limit = self._model.likeness.group_limit(len(members))
+            if limit is not None and 2 * self.beyond(members) >= limit * len(members) * (len(members) - 1):
+                found.update(dict.fromkeys(members, group))
+        return found
+
+    def beyond(self, members: Sequence[str]) -> int:
+        """Of a group's pairs, the sum of l - apart(r) - u, millionths; where a pair is not named l and r are 0."""
+        total, usual = 0, self._model.likeness.usual
+        for k, name in enumerate(members):
+            own = self._measured[name]
+            twins = {other: likeness - usual(r)[0] for other, likeness, r in own.twins}
+            total += sum(twins.get(other, -usual(0)[0]) - own.outside for other in members[:k])
+        return total
 
     def _components(self) -> dict[str, str]:
         """Participant to cluster: the connected components of the links, of two or more, named after their first id."""
-        measured, link = self._measured, self._model.likeness.link
+        measured = self._measured
         parent = {name: name for name in measured}
+        leaders: dict[str, str] = {}
 
         def root(name: str) -> str:
             while parent[name] != name:
@@ -494,10 +563,11 @@ class Overlaps:
         for name, measurement in measured.items():
             linked = [
                 other
-                for other, likeness in measurement.twins
-                if other in parent
-                and (likeness >= ONE_MODEL or likeness - self.usual(name, other)[0] >= link)
+                for other, likeness, r in measurement.twins
+                if other in parent and self._is_linked(name, other, likeness, r)
             ]
+            if name in self._groups:
+                linked.append(leaders.setdefault(self._groups[name], name))
             for other in (self._first[measurement.model_sha256], *linked):
                 first, second = sorted((root(name), root(other)))
                 parent[second] = first

@@ -316,8 +316,8 @@ def a_copy_is_compared() -> Cases:
     for label, one, other in (("that has twins", 2, 3), ("that is one", 0, 2), ("with its own model", 1, 2)):
         history = trained(Shape(people=5, copied={1: ("p002", "p001")}))
         record = history.evidence()
-        record["measurements"][one]["twins"] = [[f"p00{other}", 900_000]]
-        record["measurements"][other]["twins"] = [[f"p00{one}", 900_000]]
+        record["measurements"][one]["twins"] = [[f"p00{other}", 900_000, 500_000]]
+        record["measurements"][other]["twins"] = [[f"p00{one}", 900_000, 500_000]]
         history.settle(record)
         yield label, completed(history)
 
@@ -330,7 +330,7 @@ def twins_are_nobody() -> Cases:
     ):  # fmt: skip
         history = trained(shape)
         record = history.evidence()
-        record["measurements"][1]["twins"] = [[name, 0] for name in twins]
+        record["measurements"][1]["twins"] = [[name, 0, 0] for name in twins]
         history.settle(record)
         yield label, completed(history)
 
@@ -338,15 +338,70 @@ def twins_are_nobody() -> Cases:
 @forgery("does not say the same of it")
 def a_likeness_is_said_of_one_side_alone_or_otherwise() -> Cases:
     for label, of_one, of_other in (
-        ("on one side", [["p002", 900_000]], []),
-        ("more on one", [["p002", 900_000]], [["p001", 899_999]]),
-        ("of another", [["p002", 900_000]], [["p000", 900_000]]),
+        ("on one side", [["p002", 900_000, 500_000]], []),
+        ("more on one", [["p002", 900_000, 500_000]], [["p001", 899_999, 500_000]]),
+        ("of another", [["p002", 900_000, 500_000]], [["p000", 900_000, 500_000]]),
+        ("at another r", [["p002", 900_000, 500_000]], [["p001", 900_000, 500_001]]),
+        ("the other way round", [["p002", 900_000, 500_000]], [["p001", 500_000, 900_000]]),
     ):
         history = trained()
         record = history.evidence()
         record["measurements"][1]["twins"], record["measurements"][2]["twins"] = of_one, of_other
         history.settle(record)
         yield label, completed(history)
+
+
+def grouped(history: History, outside: int | None = 20_000) -> Any:
+    """Evidence with a linked group of p000, p001 and p003, of which no pair is linked."""
+    record = history.evidence()
+    pairs = [("p000", "p001"), ("p000", "p003"), ("p001", "p003")]
+    samples.in_common(record, dict.fromkeys(pairs, (590_000, 500_000)), outside)
+    return record
+
+
+@forgery("does not have the name of its first member")
+def a_group_bears_another_name() -> Cases:
+    for name in ("p001", "p002", "p009", "p"):
+        history = trained()
+        record = grouped(history)
+        for place in (0, 1, 3):
+            record["measurements"][place]["group"] = name
+        history.settle(record)
+        yield f"named {name}", completed(history)
+    for label, place, name in (("without its first", 0, ""), ("whose first is of another", 0, "p002")):
+        history = trained()
+        record = grouped(history)
+        record["measurements"][place].update(group=name, outside=20_000 * bool(name))
+        history.settle(record)
+        yield label, completed(history)
+
+
+@forgery("have different values of outside", "an outside of")
+def a_group_is_held_against_different_others() -> Cases:
+    for label, changes in (
+        ("one member", {3: {"outside": 19_999}}),
+        ("the first member", {0: {"outside": 0}}),
+        ("one without a group", {2: {"outside": 1}}),
+        ("one without a group, below 0", {2: {"outside": -1}}),
+        ("one of a group no more", {3: {"group": ""}}),
+    ):
+        history = trained()
+        record = grouped(history)
+        for place, change in changes.items():
+            record["measurements"][place].update(change)
+        history.settle(record)
+        yield label, completed(history)
+
+
+@forgery("has a member whose model another has sent before")
+def a_copy_is_of_a_group() -> Cases:
+    for label, group in (("of its original", "p000"), ("of its own", "p002")):
+        for number in (1, 2):
+            history = trained(Shape(copied={number: ("p002", "p001")}), number)
+            record = grouped(history)
+            record["measurements"][2].update(group=group, outside=20_000)
+            history.settle(record)
+            yield f"{label} in round {number}", completed(history)
 
 
 @forgery("stands in this log already")
@@ -394,7 +449,7 @@ def the_order_of_copies_is_turned_round() -> Cases:
             record = history.evidence()
             measured = {m["participant_id"]: m for m in record["measurements"]}
             first, second = (measured[name] for name in twins)
-            first["twins"], second["twins"] = [[twins[1], 2 * MICRO]], [[twins[0], 2 * MICRO]]
+            first["twins"], second["twins"] = [[twins[1], 2 * MICRO, 0]], [[twins[0], 2 * MICRO, 0]]
             first["order"], second["order"] = second["order"], first["order"]
             history.settle(record)
             yield f"{twins} in round {number}", completed(history)
@@ -483,15 +538,21 @@ def of_likeness(**changes: Any) -> Callable[[Any], None]:
     return lambda record: record["model"]["likeness"].update(changes)
 
 
-def linked(record: Any, likeness: int, **changes: Any) -> None:
-    """p000 and p002 are said to be so alike."""
+def linked(record: Any, likeness: int, r: int = 500_000, **changes: Any) -> None:
+    """p000 and p002 are said to be so alike, where so much of what is not known of their mixes is the same."""
     record["model"]["likeness"].update(changes)
-    for one, other in ((0, "p002"), (2, "p000")):
-        record["measurements"][one]["twins"] = [[other, likeness]]
+    samples.in_common(record, {("p000", "p002"): (likeness, r)})
 
 
-#: Likeness of models of other samples with the mixes of p000 (0.5, 0.5) and p002 (0.7, 0.3): r is 0.5.
-APART_00_02 = 350_000
+def group_of(record: Any, likeness: int, outside: int = 20_000, **changes: Any) -> None:
+    """p000, p001 and p002 are said to be a group, and so alike at an r of 0.5."""
+    record["model"]["likeness"].update(changes)
+    pairs = (("p000", "p001"), ("p000", "p002"), ("p001", "p002"))
+    samples.in_common(record, dict.fromkeys(pairs, (likeness, 500_000)), outside)
+
+
+#: Likeness of models of other samples at an r of 0.5.
+APART = 350_000
 
 
 def of_one(**changes: Any) -> Callable[[Any], None]:
@@ -521,7 +582,13 @@ OTHER_EVIDENCE: dict[str, Callable[[Any], Any]] = {
     "a feature that rounds": of_one(features=[[700_000, 250_001], [300_000, 250_001]]),
     "a figure": of_one(norm=999_999),
     "a pair": lambda r: linked(r, 800_000),
-    "a pair that is hardly linked": lambda r: linked(r, 800_000, link=800_000 - APART_00_02),
+    "a pair that is hardly linked": lambda r: linked(r, 800_000, link=800_000 - APART),
+    "a pair of another r": lambda r: linked(r, 800_000, 499_999),
+    "a pair that is linked for its r": lambda r: linked(r, APART + 249_999, 499_996),
+    "a group": lambda r: group_of(r, 590_000),
+    "a group that is hardly linked": lambda r: group_of(r, APART + 220_000),
+    "a group from a lower limit": lambda r: group_of(r, APART + 20_001, group=[1]),
+    "a group that others are less alike with": lambda r: group_of(r, 500_000, outside=-50_000),
     "a map to distinct samples": lambda r: r["model"].update(distinct=[SAMPLES_FEW]),
     "harm": of_one(harm=1),
     "a fault": of_one(fault="it came too late"),
@@ -580,6 +647,12 @@ def evidence_has_a_value_of_another_type_length_or_range() -> Cases:
         "a table of too many": of_likeness(same=[0] * 102),
         "a table with what is true": of_likeness(same=[0, True]),
         "no table": of_likeness(apart=0),
+        "a group from nothing": of_likeness(group=[200_000, 0]),
+        "a group's limit that is true": of_likeness(group=[True]),
+        "a group's limit in a string": of_likeness(group=["200000"]),
+        "a group's limit that is none": of_likeness(group=[None]),
+        "limits of groups that are no list": of_likeness(group=200_000),
+        "limits of too many groups": of_likeness(group=[200_000] * 63),
         "distinct samples by something else": lambda r: r["model"].update(distinct=None),
         "distinct samples by a line of something else": lambda r: r["model"].update(distinct=[[]]),
         "distinct samples over other regressors": lambda r: r["model"].update(
@@ -621,10 +694,20 @@ def evidence_has_a_value_of_another_type_length_or_range() -> Cases:
         "a figure that is true": of_one(echo_cosine=True),
         "no figure": of_one(novelty=None),
         "harm that is false": of_one(harm=False),
-        "a likeness that is true": of_one(twins=[["p000", True]]),
-        "a likeness too many": of_one(twins=[["p000", 1, 1]]),
+        "a likeness that is true": of_one(twins=[["p000", True, 0]]),
+        "an r that is true": of_one(twins=[["p000", 1, True]]),
+        "an r below 0": of_one(twins=[["p000", 1, -1]]),
+        "an r above 1": of_one(twins=[["p000", 1, MICRO + 1]]),
+        "an r in a string": of_one(twins=[["p000", 1, "0"]]),
+        "a number too many": of_one(twins=[["p000", 1, 1, 1]]),
+        "a twin without r": of_one(twins=[["p000", 1]]),
         "a twin without likeness": of_one(twins=[["p000"]]),
-        "a twin that is a number": of_one(twins=[[0, 1]]),
+        "a twin that is a number": of_one(twins=[[0, 1, 1]]),
+        "a group that is null": of_one(group=None),
+        "a group that is a number": of_one(group=0),
+        "an outside that is false": of_one(outside=False),
+        "an outside in a string": of_one(outside="0"),
+        "no outside": of_one(outside=None),
         "a fault that is null": of_one(fault=None),
         "a score that is a number": of_one(scores={"dmi": 1}),
         "scores in a list": of_one(scores=[]),
@@ -1759,8 +1842,7 @@ def what_two_have_in_common_is_paid_twice_or_without_its_fee() -> Cases:
 def a_dispute_gives_the_fee_back() -> Cases:
     history = trained(PRIVATE, 1)
     record = history.evidence()
-    for one, other in ((0, "p003"), (3, "p000")):
-        record["measurements"][one]["twins"] = [[other, 800_000]]
+    samples.in_common(record, {("p000", "p003"): (800_000, 500_000)})
     history.settle(record)
     history.train()
     history.deliver()

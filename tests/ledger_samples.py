@@ -252,8 +252,9 @@ LIMITS = Thresholds(
     claim_band=50_000, harm_full=MICRO, harm_none=2 * MICRO, wide=350_000, rate=10_000,
 )  # fmt: skip
 
-#: From what is as like as models of other samples, up to 0.5 for one single stratum, to those of the same.
-LIKENESS = LikenessMap((200_000, 350_000, 500_000), (900_000, 950_000), 250_000)
+#: From what is as like as models of other samples, up to 0.5 where all that is not known of their mixes is the same, to
+#: those of the same samples. Groups are linked from less than pairs, and large ones from less than small ones.
+LIKENESS = LikenessMap((200_000, 350_000, 500_000), (900_000, 950_000), 250_000, (200_000, 150_000))
 
 #: The second feature of either stratum. Its mean is between two millionths.
 ODD, EVEN = 250_000, 250_001
@@ -324,6 +325,23 @@ def evidence(agreed: Terms, round_: int, who: Sequence[str], refuted: str = "") 
         for name in who
     ]
     return {"model": model_.record(), "measurements": [m.record() for m in measured]}
+
+
+def in_common(
+    record: Any, pairs: Mapping[tuple[str, str], tuple[int, int]], outside: int | None = None
+) -> None:
+    """Says of pairs in a round's evidence how alike they are, and at which r.
+
+    Args:
+        outside: of all of them, who are a group; None: they are none.
+    """
+    measured = {item["participant_id"]: item for item in record["measurements"]}
+    for (one, other), figures in pairs.items():
+        measured[one]["twins"].append([other, *figures])
+        measured[other]["twins"].append([one, *figures])
+    members = {name for pair in pairs for name in pair}
+    for name in members if outside is not None else ():
+        measured[name].update(group=min(members), outside=outside)
 
 
 def assessments(agreed: Terms, round_: int, who: Sequence[str], refuted: str = "") -> list[Assessment]:

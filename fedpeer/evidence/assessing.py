@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedpeer.evidence.comparing import Left, likeness, perhaps_linked
+from fedpeer.evidence.comparing import Left, likeness, perhaps_linked, suspected
 from fedpeer.evidence.errors import EvidenceError
 from fedpeer.evidence.evaluating import all_looked_at, contract_fault, looked_at
 from fedpeer.evidence.influence import Aggregate
@@ -33,6 +33,7 @@ from fedpeer.evidence.measuring import (
     ModelMeasurement,
     Report,
     Shadows,
+    checked,
     prepare_ensemble,
     prepare_shadows,
 )
@@ -48,7 +49,15 @@ from fedpeer.protocol.submission import Submission
 from mechanism.baselines import CorrelatedAgreement, DeterminantMutualInformation, SharedPredictions
 from mechanism.canonical import Json
 from mechanism.errors import SettlementError
-from mechanism.evidence import KEPT_BROADCASTS, EvidenceModel, Measurement, Overlaps, assess, first_of
+from mechanism.evidence import (
+    KEPT_BROADCASTS,
+    ONE_MODEL,
+    EvidenceModel,
+    Measurement,
+    Overlaps,
+    assess,
+    first_of,
+)
 from mechanism.settlement import Assessment
 
 #: Start models whose ensembles are kept: this round's, and the next one's while it is prepared ahead.
@@ -280,7 +289,7 @@ class RoundMeasurements:
         ensemble: of the round's start model.
         history: earlier broadcast models, oldest first.
         scores: other rules whose scores are wanted.
-        seed: of the Shapley values' orders.
+        seed: of the ensemble, and of the Shapley values' orders.
         executor: looks at models in files; None: all are looked at here, one after another.
     """
 
@@ -362,8 +371,11 @@ class RoundMeasurements:
         """
         chosen = sorted(self._measured if names is None else names)
         model = self._of.model(len(chosen))
-        measured = self._with_twins({name: self._measured[name] for name in chosen}, model)
-        measured = self._with_influence(measured, model, harmful)
+        measured = {name: self._measured[name] for name in chosen}
+        passing = [a.participant_id for a in assess(model, list(measured.values())) if a.scored]
+        with one_blas_thread():  # as others who measure again
+            measured = self._with_twins(measured, model, passing)
+        measured = self._with_influence(measured, passing, harmful)
         record: dict[str, Json] = {
             "model": model.record(),
             "measurements": [measured[name].record() for name in chosen],
@@ -371,10 +383,9 @@ class RoundMeasurements:
         return RoundEvidence(assess(model, list(measured.values())), record)
 
     def _with_influence(
-        self, measured: Mapping[str, Measurement], model: EvidenceModel, harmful: Container[str] | None
+        self, measured: Mapping[str, Measurement], passing: Sequence[str], harmful: Container[str] | None
     ) -> dict[str, Measurement]:
-        """Adds harm, and the scores of other rules, for those who pass the screens so far."""
-        passing = [a.participant_id for a in assess(model, list(measured.values())) if a.scored]
+        """Adds harm, and the scores of other rules, of those who are scored."""
         harms = self.aggregate(passing).harms(passing, self._executor, harmful)
         scores = self.scores(passing, harms if harmful is None else None)
         return {
@@ -475,7 +486,7 @@ class RoundMeasurements:
         if task.workload.classes is not None:
             predicted = seen.outputs[ensemble.comparison.probe.rows].argmax(axis=1)
         left = ensemble.comparison.left(seen, found.shares)
-        self._seen[submission.participant_id] = _Comparable(left, mix_of(found.shares), predicted)
+        self._seen[submission.participant_id] = _Comparable(left, found.shares, predicted)
         return self._figures(blank, found)
 
     def _figures(self, blank: Measurement, found: ModelMeasurement) -> Measurement:
@@ -495,27 +506,60 @@ class RoundMeasurements:
         )
 
     def _with_twins(
-        self, measured: Mapping[str, Measurement], model: EvidenceModel
+        self, measured: Mapping[str, Measurement], model: EvidenceModel, passing: Sequence[str]
     ) -> dict[str, Measurement]:
-        """Adds to the first who has sent each model the twins of it, with their likeness."""
-        firsts = first_of(m for name, m in measured.items() if name in self._seen)
-        names = sorted(firsts.values())
+        """Adds to the first who has sent each model the twins of it, and the group, of those who are scored."""
+        names = sorted(first_of(measured[name] for name in passing).values())
         if not names:
             return dict(measured)
-        seen = [self._seen[name] for name in names]
-        near = perhaps_linked(
-            [each.left for each in seen], np.array([each.mix for each in seen]), model.likeness
-        )
-        pairs = [(names[k], names[j]) for k, j in near]
-        overlaps = Overlaps(model, self._naming(measured, pairs))
-        members: dict[str, list[str]] = {}
+        seen, comparison = [self._seen[name] for name in names], self._ensemble.comparison
+        left, mixes = [each.left for each in seen], np.array([each.mix for each in seen])
+        near = list(perhaps_linked(left, mixes, comparison.common, model.likeness))
+        found, pairs = dict(measured), []
+        for members, outside in suspected(left, mixes, near, comparison, model.likeness):
+            outside = self._checked([seen[k] for k in members], outside)
+            for k in members:
+                found[names[k]] = replace(found[names[k]], group=names[members[0]], outside=micro(outside))
+            pairs += [(names[k], names[j]) for k in members for j in members if j < k]
+        for own, other in ((names[k], names[j]) for k, j in near):
+            # One of a group and one outside are held against what the mixes of the group have in common, too.
+            alike, r = self._likeness(own, other)
+            usual = model.likeness.usual(r)[0] + max(found[own].outside, found[other].outside, 0)
+            if found[own].group != found[other].group and (
+                alike >= ONE_MODEL or alike - usual >= model.likeness.link
+            ):
+                pairs.append((own, other))
+        overlaps = Overlaps(model, self._naming({name: found[name] for name in passing}, pairs))
+        members_of: dict[str, list[str]] = {}
         for name in names:
             if name in overlaps.clusters:
-                members.setdefault(overlaps.clusters[name], []).append(name)
+                members_of.setdefault(overlaps.clusters[name], []).append(name)
         within = [
-            (own, other) for group in members.values() for k, own in enumerate(group) for other in group[:k]
+            (own, other) for each in members_of.values() for k, own in enumerate(each) for other in each[:k]
         ]
-        return self._naming(measured, within, overlaps)
+        # A set of which nobody is linked says nothing.
+        linked = {found[name].group for name in overlaps.clusters}
+        found = {
+            name: m if m.group in linked else replace(m, group="", outside=0) for name, m in found.items()
+        }
+        return self._naming(found, within, overlaps)
+
+    def _likeness(self, own: str, other: str) -> tuple[int, int]:
+        """Of two models, and r, millionths."""
+        one, two = self._seen[own], self._seen[other]
+        alike = float(likeness(one.left, two.left[0][None], two.left[1][None])[0])
+        return micro(alike), micro(
+            float(self._ensemble.comparison.common(one.mix[None], two.mix[None])[0, 0])
+        )
+
+    def _checked(self, members: Sequence["_Comparable"], outside: float) -> float:
+        """u of a set, as `fedpeer.evidence.comparing` has it, from that of the round's pairs."""
+        of, shares = self._of, np.mean([each.shares for each in members], axis=0)
+        alike = checked(of.task, of.start, self._ensemble, shares, self._seed, self._executor)
+        if alike is None:
+            return outside
+        usual = self._ensemble.comparison.usual(np.array([each.mix for each in members]))
+        return min(outside, 0.0) + alike - usual
 
     def _naming(
         self,
@@ -523,18 +567,18 @@ class RoundMeasurements:
         pairs: Iterable[tuple[str, str]],
         overlaps: Overlaps | None = None,
     ) -> dict[str, Measurement]:
-        """The measurements with both of each pair naming the other, and one likeness.
+        """The measurements with both of each pair naming the other, with one likeness and one r.
 
         Args:
-            overlaps: names only who is more alike than models of other samples are: others have nothing in common.
+            overlaps: names only who is of one group, or more alike than models of other samples are: others have
+                nothing in common.
         """
-        twins: dict[str, list[tuple[str, int]]] = {}
+        twins: dict[str, list[tuple[str, int, int]]] = {}
         for own, other in pairs:
-            update, output = self._seen[other].left
-            alike = micro(float(likeness(self._seen[own].left, update[None], output[None])[0]))
-            if overlaps is None or overlaps.part(own, other, alike):
-                twins.setdefault(own, []).append((other, alike))
-                twins.setdefault(other, []).append((own, alike))
+            alike, r = self._likeness(own, other)
+            if overlaps is None or overlaps.one_group(own, other) or overlaps.part(own, other, alike, r):
+                twins.setdefault(own, []).append((other, alike, r))
+                twins.setdefault(other, []).append((own, alike, r))
         return {name: replace(m, twins=tuple(sorted(twins.get(name, ())))) for name, m in measured.items()}
 
 
@@ -543,13 +587,18 @@ class _Comparable:
     """What comparing a submission with others needs.
 
     Attributes:
-        left: of its update and outputs, beyond what its mix explains; mix: of the strata, as estimated.
+        left: of its update and outputs, beyond what its mix explains.
+        shares: of the strata, as estimated.
         predicted: the class that it gives to each sample of the probe; None without classes.
     """
 
     left: Left
-    mix: npt.NDArray[np.float64]
+    shares: npt.NDArray[np.float64]
     predicted: npt.NDArray[np.int64] | None
+
+    @property
+    def mix(self) -> npt.NDArray[np.float64]:
+        return mix_of(self.shares)
 
 
 def check_scores(task: EvidenceTask, rules: Sequence[str]) -> None:

@@ -5,47 +5,72 @@ probe of D_c (outputs where there are any, else losses), either beyond what thei
 (`fedpeer.evidence.likeness`), and weighted by the inverse of its variance among pairs of shadows of different halves.
 
 What a mix explains is known from the samples of D_c alone, so that two participants have its error in common, and the
-more, the more their samples are of the same few strata: with mixes p and q, r = sum_i p_i q_i. Two tables say how much,
-and what the same samples add:
+more, the less any shadow is like the mixes that both have. r is how much of it is expected (`Pull.common`), the mean of
+both vectors', from 0 to 1. Two tables say what that comes to, and what the same samples add:
 
     apart(r)   likeness of models of other samples: of shadows of different halves of D_c, whose samples are apart, by
                maps without either; isotonic regression on r
     same(r)    likeness of models of the same samples: of anchors (`fedpeer.evidence.planning`), each first with its
                third; the same
 
-Where fewer than `_KNOWN` pairs of shadows lie within half a step of r, as few have the same few strata, apart(r) is at
+Where fewer than `_KNOWN` pairs of shadows lie within half a step of r, as few have a mix in common, apart(r) is at
 least what anchors show. The map is fitted on the shadows of one half, and the anchors of the other half, whose samples
 lie in two disjoint quarters, are held against it as participants are: each first or third with each second, by the
-same regression. That is too much, since half of the shadows tell a pull worse than all, but not too little.
+same regression.
 
 A quarter may have fewer distinct samples m than the recipe asks of a participant, n; then a participant's own samples
-show less in it, and what both have in common more. The error of a map of both halves is half as large, and so is its
-square's share: the odds l / (1 - l) of other samples' likeness are taken times max(1, n / (2 m)). Of the same samples'
-likeness t, beside a of other samples, a/2 is left of what is common, (t - a) min(1, m/n) of the samples' own, and 1 - t
-of what training adds.
+show less in it, and what both have in common more: the odds l / (1 - l) of other samples' likeness are taken times
+max(1, n / m). Of the same samples' likeness t, beside a of other samples, a/2 is left of what is common, since the map
+of both halves errs half as much, (t - a) min(1, m/n) of the samples' own, and 1 - t of what training adds.
 
 Where terms let recipes vary, who varies them the same way moves the same way, on whichever samples. What each variation
 adds to what is left of the sound shadows is read from them by least squares, and these directions are taken off all.
 
 Shadows of a skewed mix have fewer distinct samples than participants, too. Of a pair with c = sqrt(m_i m_j) / n of the
-recipe's samples a likeness c apart(r) is expected, and it counts c^2.
+recipe's samples c times the odds of apart(r) are expected, and it counts c^2.
 
-Pairs of like few strata vary more: as s(r) times the usual, an isotonic regression of what they have beyond that, up
+Pairs of a large r vary more: as s(r) times the usual, an isotonic regression of what they have beyond that, up
 or down, on r, over its mean, and 1 at least. Two models are linked where their likeness is beyond apart(r) by more than
 s(r) times a limit: the conformal quantile of what pairs of shadows of different halves have beyond what is expected,
-over s(r), at rate / (N - 1) among N submissions, so that at most `rate` of honest participants are linked with any
-other (union bound). Models of one mix have all of the map's error in common, whatever r is, and honest participants
-that make the same effort have one mix; so the limit is at least that of the tenth of the pairs whose mixes are the most
-alike, by sum_i sqrt(p_i q_i). These are too few for a quantile: they are taken to be distributed as all pairs are, but
-for their mean and deviation. What is logged has limit (s(r) - 1) in apart(r). On the way from apart(r) to same(r) the
-likeness tells the part of the samples that they have in common (`mechanism.evidence`).
+over s(r), at rate / (2 (N - 1)) among N submissions, so that at most half of `rate` of honest participants are linked
+with any other (union bound); the other half is for groups. What is logged has limit (s(r) - 1) in apart(r). On the way
+from apart(r) to same(r) the likeness tells the part of the samples that they have in common (`mechanism.evidence`).
+
+Who splits its data into several identities and hides it, such as by noise on the inputs, shows less in each pair than
+the limit, and as much in every pair. A *group* of k models is linked for what its pairs have
+beyond apart(r) in the mean, less u, what pairs of a member and one outside have: so what a round's models have in
+common, whatever their samples, links nobody. What shadows have beyond is taken for the sum of what either has
+(deviation rho) and what is the pair's (deviation sigma). Of an honest group of one mix the mean is off by its own of
+the first, less those outside, and by the mean of the pairs'; it is linked from
+
+    min(z(p_k) sqrt(e^2 + d^2), z(rate/4) e + z(p_k/2) d),      p_k = rate / (2 (N - 2) C(N - 1, k - 1))
+    e = rho sqrt(1 + 1/o),   d = sigma sqrt(1/m + 1/(k o))
+
+with o = N - k outside, m = k (k - 1) / 2 pairs, z the normal quantile. Both bound the rate, the first where groups are
+few, the second where what all have in common is most of it; C(N - 1, k - 1) is in how many groups of k somebody may be,
+and there are N - 2 sizes. Without anybody outside there is no u, and no group.
+
+`suspected` looks for groups: from each model it adds the one that is most alike with those it has, and keeps the set
+that is beyond its limit by most deviations of its mean. So that nobody is of a group for what others have in common,
+each member's pairs with the others have z(rate/4) sqrt(e^2 + sigma^2 (1 + (k - 2) b) / (k - 1)) in the mean, b what the
+group's pairs have beyond apart(r) + u: pairs of one model with two that are alike are alike themselves.
+
+Before a set is linked, be it a group or by pairs, shadows of the mix that it shows are trained on samples of either
+half of D_c (`fedpeer.evidence.measuring.checked`). Their likeness, with no sample in common, less apart(r) of the set's
+pairs in the mean, takes the place of u, less what u is below 0: participants whose samples the start has seen have less
+in common than shadows. So no mix that the map does not know, such as one that lacks some strata, is taken for samples
+in common.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import lgamma
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+from scipy.special import log_ndtr
 from sklearn.isotonic import IsotonicRegression
 
 from fedpeer.evidence.likeness import Pull, fit_pull, mix_of, pull_of
@@ -56,7 +81,7 @@ from fedpeer.evidence.sketch import Array, directions, without
 from fedpeer.evidence.vector_maps import Halves
 from fedpeer.learning.partition import even_rows
 from fedpeer.learning.strata import Codes
-from mechanism.evidence import ONE_MODEL, LikenessMap
+from mechanism.evidence import LEAST_GROUP, MOST_GROUP, ONE_MODEL, LikenessMap
 from mechanism.settlement import MICRO
 
 #: Samples of D_c on which outputs, and aggregates, are compared. Differences are paired, so few distinguish them.
@@ -70,13 +95,13 @@ TILE = 1024
 _INTEGERS = 1e-4
 
 #: Where the tables stand.
-STEPS = np.linspace(0, 1, 11)
+STEPS = np.linspace(0, 1, 21)
 
 #: Fewest pairs of shadows from which a likeness at a step is known: their mean is off by a fifth of their deviation.
 _KNOWN = 25
 
-#: Pairs of the most alike mixes, of which a link has a limit, too: this part.
-_LIKE = 0.1
+#: r of models of mixes (n, S) with others of (m, S), (n, m).
+Common = Callable[[Array, Array], Array]
 
 #: What is left of one model's update, and of its outputs; of the lengths whose squares weigh their cosines.
 Left = tuple[npt.NDArray[np.float32], npt.NDArray[np.float32]]
@@ -129,9 +154,9 @@ class Comparison:
         apart, same: likeness at `STEPS` of r; of models of other samples, and of the same.
         varies: s at `STEPS`.
         moved: where variations of the recipe move either, (k, B) each.
-        spread: what pairs of shadows of different halves have beyond what is expected, over s(r), ascending;
-            spread_of_like: the same values, moved and stretched to mean and deviation of the pairs of the most alike
-            mixes.
+        differences: of the halves of D_c, d of either (`fedpeer.evidence.likeness`).
+        spread: what pairs of shadows of different halves have beyond what is expected, over s(r), ascending.
+        of_each, of_pairs: rho and sigma, the deviations of what either of a pair adds to that, and of what is left.
     """
 
     probe: Probe
@@ -139,31 +164,83 @@ class Comparison:
     output: Pull
     shares: tuple[float, float]
     moved: tuple[Array, Array]
+    differences: tuple[Array, Array]
     apart: Array
     same: Array
     varies: Array
     spread: Array
-    spread_of_like: Array
+    of_each: float
+    of_pairs: float
 
-    def left(self, seen: Observation, shares: Array) -> Left:
-        """What is left of one model; `shares` of the strata as estimated, (S,)."""
+    def left(self, seen: Observation, shares: Array, half: int | None = None) -> Left:
+        """What is left of one model.
+
+        Args:
+            shares: of the strata as estimated, (S,).
+            half: of D_c, of a shadow that is in no map; None of any other model.
+        """
         mix = mix_of(shares)
         update, output = (
-            directions(without(pull.left(vector, mix), list(moved)))
-            for pull, vector, moved in zip(
-                (self.update, self.output), (_direction(seen), self.probe(seen)), self.moved, strict=True
+            directions(without(pull.left(vector, mix, away if half == 0 else 0.0), list(moved)))
+            for pull, vector, moved, away in zip(
+                (self.update, self.output),
+                (_direction(seen), self.probe(seen)),
+                self.moved,
+                self.differences,
+                strict=True,
             )
         )
         of_update, of_output = np.sqrt(self.shares)
         return (of_update * update).astype(np.float32), (of_output * output).astype(np.float32)
 
+    def alike(self, left: Sequence[Left], halves: Halves, distinct: Array) -> float:
+        """The mean likeness of shadows that are in no map, those of one half with those of the other, as participants
+        have it.
+
+        Args:
+            distinct: samples of each, over the recipe's, (n,).
+        """
+        updates, outputs = _stacked(left)
+        found = (updates @ updates.T + outputs @ outputs.T).astype(np.float64)
+        own = np.sqrt(np.outer(np.minimum(distinct, 1), np.minimum(distinct, 1)))
+        return float(_scaled(found, 1 / own)[np.ix_(halves == 0, halves == 1)].mean())
+
+    def usual(self, mixes: Array) -> float:
+        """The mean of apart(r) over all pairs of models of these mixes, (n, S)."""
+        pairs = np.triu_indices(len(mixes), 1)
+        return float(np.interp(self.common(mixes, mixes)[pairs], STEPS, self.apart).mean())
+
+    def common(self, mixes: Array, others: Array) -> Array:
+        """r of models of mixes (n, S) with others of (m, S), from 0 to 1, (n, m)."""
+        found = (pull.common(mixes, others) for pull in (self.update, self.output))
+        result: Array = np.clip(sum(w * each for w, each in zip(self.shares, found, strict=True)), 0, 1)
+        return result
+
     def map(self, submissions: int) -> LikenessMap:
         """What likenesses among so many say, in integers."""
-        rate = RATE / max(submissions - 1, 1)
-        link = max(limit_at(self.spread, rate), limit_at(self.spread_of_like, rate))
+        link = limit_at(self.spread, RATE / (2 * max(submissions - 1, 1)))
         beyond = self.apart + link * (self.varies - 1)
         apart, same = (tuple(micro(value) for value in table.tolist()) for table in (beyond, self.same))
-        return LikenessMap(apart, same, max(micro(link), 1))
+        sizes = range(LEAST_GROUP, min(submissions - 1, MOST_GROUP) + 1)
+        groups = tuple(max(micro(self.group_limit(size, submissions)), 1) for size in sizes)
+        return LikenessMap(apart, same, max(micro(link), 1), groups)
+
+    def group_limit(self, size: int, submissions: int) -> float:
+        """From which mean a group is linked; see the module's text. There are more submissions than it has."""
+        outside, pairs = submissions - size, size * (size - 1) / 2
+        log_rate = np.log(RATE / 2) - np.log(submissions - 2) - _log_choose(submissions - 1, size - 1)
+        common = self.of_each * float(np.sqrt(1 + 1 / outside))
+        of_pairs = self.of_pairs * float(np.sqrt(1 / pairs + 1 / (size * outside)))
+        return min(
+            _normal_quantile(log_rate) * float(np.hypot(common, of_pairs)),
+            _normal_quantile(np.log(RATE / 4)) * common + _normal_quantile(log_rate - np.log(2)) * of_pairs,
+        )
+
+    def member_limit(self, size: int, submissions: int, beyond: float) -> float:
+        """What pairs of each of a group with the others have in the mean, as above; beyond: b."""
+        common = self.of_each * float(np.sqrt(1 + 1 / (submissions - size)))
+        alone = self.of_pairs * float(np.sqrt((1 + (size - 2) * min(max(beyond, 0.0), 1.0)) / (size - 1)))
+        return _normal_quantile(np.log(RATE / 4)) * float(np.hypot(common, alone))
 
 
 def likeness(one: Left, updates: Rows, outputs: Rows) -> npt.NDArray[np.float64]:
@@ -171,14 +248,16 @@ def likeness(one: Left, updates: Rows, outputs: Rows) -> npt.NDArray[np.float64]
     return np.asarray(updates @ one[0] + outputs @ one[1], dtype=np.float64)
 
 
-def perhaps_linked(left: Sequence[Left], mixes: Array, says: LikenessMap) -> Iterator[tuple[int, int]]:
+def perhaps_linked(
+    left: Sequence[Left], mixes: Array, common: Common, says: LikenessMap
+) -> Iterator[tuple[int, int]]:
     """Every pair that `mechanism.evidence.Overlaps` links, and those so near that rounding might; (k, j), j < k.
 
     All pairs are looked at, in tiles of `TILE` by `TILE`: a product of matrices takes a fifth of the time that as many
     products of vectors take, and one tile is in memory at a time.
 
     Args:
-        mixes: of the same models, as distributions, (n, S).
+        mixes: of the same models, as distributions, (n, S); common: r of some with others.
     """
     steps, apart = np.linspace(0, 1, len(says.apart)), np.array(says.apart) / MICRO
     link, one = says.link / MICRO, ONE_MODEL / MICRO
@@ -189,13 +268,104 @@ def perhaps_linked(left: Sequence[Left], mixes: Array, says: LikenessMap) -> Ite
         for second in range(0, first + 1, TILE):
             others = _stacked(left[second : second + TILE])
             alike = updates @ others[0].T + outputs @ others[1].T
-            rows, columns = np.nonzero(alike >= min(apart.min() + link, one) - rounding)
-            r = (mixes[first + rows] * mixes[second + columns]).sum(axis=1)
+            r = common(mixes[first : first + TILE], mixes[second : second + TILE])
             limit = np.minimum(np.interp(r, steps, apart) + link, one)
-            near = alike[rows, columns] >= limit - rounding
-            for k, j in zip((first + rows[near]).tolist(), (second + columns[near]).tolist(), strict=True):
+            rows, columns = np.nonzero(alike >= limit - rounding)
+            for k, j in zip((first + rows).tolist(), (second + columns).tolist(), strict=True):
                 if j < k:
                     yield k, j
+
+
+def suspected(
+    left: Sequence[Left],
+    mixes: Array,
+    near: Sequence[tuple[int, int]],
+    comparison: Comparison,
+    says: LikenessMap,
+) -> list[tuple[list[int], float]]:
+    """Sets of models that are linked by what the map says, each its models in order and u; no model is in two.
+
+    Groups come first, the surest before others; then those that links of pairs connect.
+    Among more than `TILE` models no group is looked for, and u is 0: all pairs of these are not held at once.
+
+    Args:
+        mixes: of the same models, as distributions, (n, S); the map is of as many submissions.
+        near: pairs that are linked, as `perhaps_linked` has them.
+    """
+    found: list[tuple[list[int], float]] = []
+    free = np.ones(len(left), dtype=bool)
+    across: Array | None = None
+    if len(left) <= TILE:
+        updates, outputs = _stacked(left)
+        alike = (updates @ updates.T + outputs @ outputs.T).astype(np.float64)
+        r = comparison.common(mixes, mixes)
+        # Within a group what is logged counts, which is less where pairs vary more; with others what is usual of them.
+        within = alike - np.interp(r, np.linspace(0, 1, len(says.apart)), np.array(says.apart) / MICRO)
+        across = (alike - np.interp(r, STEPS, comparison.apart)) / np.interp(r, STEPS, comparison.varies)
+        np.fill_diagonal(within, 0)
+        np.fill_diagonal(across, 0)
+        limits = [limit / MICRO for limit in says.group]
+        while grown := [
+            each
+            for first in np.flatnonzero(free).tolist()
+            for each in _grown(first, free, within, across, limits, comparison.member_limit)
+        ]:
+            _, members, outside = max(grown, key=lambda each: each[0])
+            free[members] = False
+            found.append((sorted(members), outside))
+    near = [(k, j) for k, j in near if free[k] and free[j]]
+    pairs = coo_array((np.ones(len(near)), np.array(near, dtype=np.int64).reshape(-1, 2).T), (len(left),) * 2)
+    _, of = connected_components(pairs, directed=False)
+    for component in np.flatnonzero(np.bincount(of) > 1):
+        members = np.flatnonzero(of == component).tolist()
+        found.append((members, 0.0 if across is None else _outside(members, across)))
+    return found
+
+
+def _outside(members: Sequence[int], across: Array) -> float:
+    """u of a set: 0 where nobody is outside."""
+    inside = np.zeros(len(across), dtype=bool)
+    inside[members] = True
+    return float(across[np.ix_(inside, ~inside)].mean()) if not inside.all() else 0.0
+
+
+def _grown(
+    first: int,
+    free: npt.NDArray[np.bool_],
+    within: Array,
+    across: Array,
+    limits: Sequence[float],
+    of_member: Callable[[int, int, float], float],
+) -> Iterator[tuple[float, list[int], float]]:
+    """Sets that grow from one model by the free one that is most alike with those there are, where they are linked: by
+    how many deviations of the mean each is beyond the limit, times sigma, its members, and u."""
+    members, candidates, sums = [first], np.where(free, 0.0, -np.inf), within[first].copy()
+    outgoing, candidates[first] = across[first].copy(), -np.inf
+    while len(members) < min(len(limits) + LEAST_GROUP - 1, int(free.sum()), len(within) - 1):
+        chosen = int(np.argmax(sums + candidates))
+        members, candidates[chosen] = [*members, chosen], -np.inf
+        sums, outgoing = sums + within[chosen], outgoing + across[chosen]
+        if (size := len(members)) < LEAST_GROUP:
+            continue
+        outside = float(outgoing.sum() - outgoing[members].sum()) / (size * (len(within) - size))
+        each = sums[members] / (size - 1) - outside
+        beyond = float(each.mean())
+        more = beyond - limits[size - LEAST_GROUP]
+        if more >= 0 and each.min() >= of_member(size, len(within), beyond):
+            yield more * float(np.sqrt(size * (size - 1) / 2)), members, outside
+
+
+def _log_choose(n: int, k: int) -> float:
+    return lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1)
+
+
+def _normal_quantile(log_rate: float) -> float:
+    """What a standard normal variable exceeds at a rate, from its logarithm: rates of many groups underflow."""
+    low, high = 0.0, 1e3
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if log_ndtr(-middle) > log_rate else (low, middle)
+    return high
 
 
 def _stacked(left: Sequence[Left]) -> tuple[Rows, Rows]:
@@ -230,37 +400,72 @@ def fit_comparison(
     rows = probe_of(codes, seed)
     probe = Probe(rows, codes[rows], classifier)
     mixes = mix_of(shares)
-    pairs, pulls, alike, moves = [], [], [], []
+    pairs, pulls, alike, moves, commons, differences = [], [], [], [], [], []
     for vector in (_direction, probe):
         vectors = np.array([vector(each) for each in sound])
         pull, rest = fit_pull(vectors, mixes, halves)
         moved = _moved(rest.alone(), variations)
-        pairs.append(np.ravel(rest.alike(moved)))
+        pairs.append(rest.alike(moved))
+        commons.append(rest.common())
+        differences.append(rest.difference)
         pulls.append(pull)
         moves.append(moved)
         alike.append(_anchors_alike(anchors, vector, vectors, mixes, halves, variations))
     precise = 1 / np.maximum([part.var() for part in pairs], 1e-12)
     shares = precise / precise.sum()
-    together, r = shares @ pairs, np.ravel(mixes[halves == 0] @ mixes[halves == 1].T)
-    apart, same = _tables(anchors, shares[0] * alike[0] + shares[1] * alike[1], samples)
+
+    def mean_of(one: Array, other: Array) -> Array:
+        result: Array = shares[0] * one + shares[1] * other
+        return result
+
+    together, r = mean_of(*pairs), np.clip(mean_of(*commons), 0, 1)
+    of_anchors, r_of_anchors = (mean_of(*each) for each in zip(*alike, strict=True))
+    apart, same = _tables(anchors, of_anchors, np.clip(r_of_anchors, 0, 1), samples)
     part = np.ones(len(sound)) if distinct is None else np.minimum(distinct, 1.0)
-    own = np.sqrt(np.ravel(np.outer(part[halves == 0], part[halves == 1])))
-    of_pairs = _rising(np.column_stack([r, together / own]), own**2)
+    own = np.sqrt(np.outer(part[halves == 0], part[halves == 1]))
+    of_pairs = _rising(np.column_stack([r.ravel(), _scaled(together, 1 / own).ravel()]), own.ravel() ** 2)
     if anchors:
-        apart = _apart(r, of_pairs, apart)
-    beyond = together - own * np.interp(r, STEPS, of_pairs)
-    varies = np.maximum(_rising(np.column_stack([r, np.abs(beyond)])) / max(np.abs(beyond).mean(), 1e-12), 1)
+        apart = _apart(r.ravel(), of_pairs, apart)
+    beyond = together - _scaled(np.interp(r, STEPS, of_pairs), own)
+    varies = _rising(np.column_stack([r.ravel(), np.abs(beyond).ravel()]))
+    varies = np.maximum(varies / max(np.abs(beyond).mean(), 1e-12), 1)
     beyond /= np.interp(r, STEPS, varies)
-    roots = np.sqrt(mixes)
-    affinity = np.ravel(roots[halves == 0] @ roots[halves == 1].T)
-    like = np.argsort(-affinity, kind="stable")[: max(int(_LIKE * len(beyond)), _KNOWN)]
-    spread = np.sort(beyond)
-    stretch = beyond[like].std() / max(float(beyond.std()), 1e-12)
-    of_like = beyond[like].mean() + stretch * (spread - beyond.mean())
     weights = float(shares[0]), float(shares[1])
     return Comparison(
-        probe, pulls[0], pulls[1], weights, (moves[0], moves[1]), apart, same, varies, spread, of_like
+        probe,
+        pulls[0],
+        pulls[1],
+        weights,
+        (moves[0], moves[1]),
+        (differences[0], differences[1]),
+        apart,
+        same,
+        varies,
+        np.sort(beyond.ravel()),
+        *_deviations(beyond),
     )
+
+
+def _deviations(beyond: Array) -> tuple[float, float]:
+    """rho and sigma of pairs, (n, m): the means over either side estimate what each adds, but for what pairs leave.
+    rho is what it is at most, one standard error of its square more than is estimated: of few shadows it may be 0 by
+    chance, and every group would be linked.
+
+    Source: Searle, Casella and McCulloch, "Variance Components", 1992, section 4.4: two crossed random factors.
+    """
+    rows, columns = beyond.shape
+    of_rows, of_columns = beyond.mean(axis=1), beyond.mean(axis=0)
+    rest = beyond - of_rows[:, None] - of_columns + beyond.mean()
+    of_pairs = float(np.square(rest).sum()) / max((rows - 1) * (columns - 1), 1)
+    squares, errors = [], []
+    for means, others in ((of_rows, columns), (of_columns, rows)):
+        if len(means) > 1:
+            squares.append(float(means.var(ddof=1)) - of_pairs / others)
+            errors.append(float(means.var(ddof=1)) * float(np.sqrt(2 / (len(means) - 1))))
+    if not squares:
+        return 0.0, float(np.sqrt(of_pairs))
+    each = max(float(np.mean(squares)), 0.0) + float(np.linalg.norm(errors)) / len(errors)
+    return float(np.sqrt(each)), float(np.sqrt(of_pairs))
 
 
 def _apart(r: Array, of_pairs: Array, of_anchors: Array) -> Array:
@@ -278,15 +483,18 @@ def _anchors_alike(
     mixes: Array,
     halves: Halves,
     variations: Array | None,
-) -> Array:
-    """Likeness of all anchors' shadows with one another, in order, by maps of the half that none has samples of.
+) -> tuple[Array, Array]:
+    """Likeness of all anchors' shadows with one another, in order, by maps of the half that none has samples of; and
+    common(p, q) of those of one half, by the same maps.
 
     Args:
         vectors: of the sound shadows, by `vector`, (n, B).
     """
     if not anchors:
-        return np.zeros((0, 0))
+        return np.zeros((0, 0)), np.zeros((0, 0))
     left: list[Array] = [np.zeros(0)] * 2
+    places = np.array([anchor.half for anchor in anchors for _ in anchor.seen])
+    common = np.zeros((len(places), len(places)))
     for half in (0, 1):
         chosen = halves == half
         pull, rest = pull_of(vectors[chosen], mixes[chosen])
@@ -297,11 +505,10 @@ def _anchors_alike(
         if own:
             of, mix = (np.array(part) for part in zip(*own, strict=True))
             left[1 - half] = directions(without(pull.left(of, mix), list(moved)))
-    places = [anchor.half for anchor in anchors for _ in anchor.seen]
+            common[np.ix_(places != half, places != half)] = pull.common(mix, mix)
     rows = [iter(part) for part in left]
-    found = np.array([next(rows[half]) for half in places])
-    result: Array = found @ found.T
-    return result
+    found = np.array([next(rows[half]) for half in places.tolist()])
+    return found @ found.T, common
 
 
 def _moved(left: Array, variations: Array | None) -> Array:
@@ -312,11 +519,11 @@ def _moved(left: Array, variations: Array | None) -> Array:
     return found
 
 
-def _tables(anchors: Sequence[Anchor], alike: Array, samples: int) -> tuple[Array, Array]:
+def _tables(anchors: Sequence[Anchor], alike: Array, common: Array, samples: int) -> tuple[Array, Array]:
     """What anchors show of apart, and same; without anchors nothing is linked but what is one model.
 
     Args:
-        alike: likeness of all anchors' shadows with one another, in order.
+        alike: likeness of all anchors' shadows with one another, in order; common: r of them.
     """
     if not anchors:
         return np.ones(len(STEPS)), np.ones(len(STEPS))
@@ -327,12 +534,11 @@ def _tables(anchors: Sequence[Anchor], alike: Array, samples: int) -> tuple[Arra
         for third in firsts[1:]:
             other_samples = max(float(alike[firsts, first + 1].mean()), 0.0)
             value = _same(float(alike[first, third]), other_samples, min(1.0, one.distinct / samples))
-            same.append((one.mix @ one.mix, value))
+            same.append((float(common[first, third]), value))
         for other, place in zip(anchors, places, strict=False):
             if one.half == other.half:
-                part = max(1.0, samples / (2 * min(one.distinct, other.distinct)))
-                r = one.mix @ other.mix
-                apart += [(r, _scaled(alike[own, place + 1], part)) for own in firsts]
+                part = max(1.0, samples / min(one.distinct, other.distinct))
+                apart += [(common[own, place + 1], _scaled(alike[own, place + 1], part)) for own in firsts]
     return _rising(np.array(apart)), _rising(np.array(same))
 
 
@@ -342,9 +548,10 @@ def _same(alike: float, apart: float, part: float) -> float:
     return (common + own) / max(common + own + training, 1e-12)
 
 
-def _scaled(alike: float, part: float) -> float:
-    """The likeness of so many times the odds; as it is where it is none."""
-    return part * alike / (1 + (part - 1) * alike) if alike > 0 else alike
+def _scaled(alike: Array, part: Array | float) -> Array:
+    """The likeness of `part` times the odds; where it is none, so many times as far from 0."""
+    found: Array = part * alike / np.where(alike > 0, 1 + (part - 1) * alike, 1)
+    return found
 
 
 def _rising(points: Array, weights: Array | None = None) -> Array:

@@ -19,7 +19,7 @@ from fedpeer.evidence.errors import EvidenceError
 from fedpeer.evidence.fitting import Fitted, ShadowTable, fit_degree
 from fedpeer.evidence.levelling import Levels, fit_level
 from fedpeer.evidence.observing import Observation, Observer, silent_tensors
-from fedpeer.evidence.planning import Plan, calmer, plan_shadows, variations, varying
+from fedpeer.evidence.planning import Plan, calmer, plan_checks, plan_shadows, variations, varying
 from fedpeer.evidence.regression import Line, micro
 from fedpeer.evidence.screening import SCORES, Figures, Screens, fit_screens
 from fedpeer.evidence.sketch import Array
@@ -28,6 +28,7 @@ from fedpeer.evidence.tricks import TRICKS, Held
 from fedpeer.learning.arithmetic import arithmetic, one_blas_thread
 from fedpeer.learning.datasets import LabelledData
 from fedpeer.learning.models import ARCHITECTURES, Weights, weights_digest
+from fedpeer.learning.partition import rounded_counts
 from fedpeer.learning.samples import Samples, of_labelled
 from fedpeer.learning.strata import Codes, reference_over
 from fedpeer.learning.workloads.loading import WorkloadSource
@@ -58,6 +59,12 @@ LEAST_FINITE = 0.9
 
 #: Part of a participant in the mean below which the start hardly remembers its samples.
 LEAST_PART = 0.05
+
+#: Shadows of either half that show what a mix has in common, before models of it are linked: sixteen pairs.
+CHECKS = 4
+
+#: Part of the reference's share of a stratum below which a mix is taken to have none of it.
+NO_PART = Fraction(1, 2)
 
 #: Fewest samples of D_c of every stratum: each half needs some to train on and the rest to observe on.
 MIN_STRATUM_SAMPLES = 10
@@ -489,6 +496,43 @@ def fit_ensemble(
         task.computed_on,
         time.perf_counter() - began,
     )
+
+
+def checked(
+    task: EvidenceTask,
+    start: Weights,
+    ensemble: Ensemble,
+    shares: Array,
+    seed: int,
+    executor: Executor | None = None,
+) -> float | None:
+    """How alike models are that show these shares and have no sample in common, as `Comparison.alike` has it: `CHECKS`
+    shadows of that mix on samples of either half of D_c. None where no such shadow is finite.
+
+    Args:
+        shares: of the strata as estimated, (S,), such as the mean of several models'. One of less than `NO_PART` of the
+            reference's is taken for none: the first samples of a stratum count most, and estimates of none are not 0.
+        seed: of the ensemble.
+    """
+    kept = [
+        Fraction(share) if share >= NO_PART * q else Fraction(0)
+        for share, q in zip(shares.tolist(), task.reference, strict=True)
+    ]
+    if not any(kept):
+        return None
+    counts = rounded_counts([share / sum(kept) for share in kept], task.recipe.samples)
+    seeds = (seed, int(weights_digest(start)[:16], 16))
+    plans = plan_checks(task.codes, task.reference, counts, CHECKS, seeds)
+    seen = observe_all(task, ensemble.observer, start, plans, None, executor)
+    pairs = [(plan, each) for plan, each in zip(plans, seen, strict=True) if each.finite]
+    if len({plan.half for plan, _ in pairs}) < 2:
+        return None
+    table = _table(pairs, ensemble.observer.features, task.reference)
+    estimated = ensemble.fitted.maps.shadow_shares(ensemble.fitted.maps.of_shadows(table))
+    comparison = ensemble.comparison
+    left = [comparison.left(each, row, plan.half) for (plan, each), row in zip(pairs, estimated, strict=True)]
+    distinct = np.array([len(np.unique(plan.rows)) for plan, _ in pairs]) / task.recipe.samples
+    return comparison.alike(left, table.halves, distinct)
 
 
 def joined_tables(carried: Sequence[Shadows]) -> ShadowTable | None:

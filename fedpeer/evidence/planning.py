@@ -20,6 +20,9 @@ first or third has a sample in common with any second.
 samples shall not be seen to be few: in batches of twice the size, at three quarters of the learning rate, or for an
 epoch less. Below `LEAST_SHADOWS` sound ones nothing could be read from them, and none are trained.
 
+*Checks* are planned when models look alike (`fedpeer.evidence.measuring.checked`): shadows of the mix that these show,
+on samples of either half.
+
 *Tricked* ones, where the operator wants some, hold mixes of sound ones that are neither near the reference nor far
 from it, and are trained to seem balanced by the tricks of `fedpeer.evidence.tricks` in turn, with numbers of chance.
 """
@@ -71,8 +74,8 @@ TRICKED_DEGREES = (0.125, 0.625)
 #: Mixes that are drawn for one of them, at most.
 _TRICKED_DRAWS = 1_000
 
-#: Tell the seeds of variations, of wrong targets and of tricked shadows from others of the plans.
-_VARIATIONS, _WRONG, _TRICKED = 2, 3, 4
+#: Tell the seeds of variations, of wrong targets, of tricked shadows and of checks from others of the plans.
+_VARIATIONS, _WRONG, _TRICKED, _CHECKS = 2, 3, 4, 5
 
 #: Families of repeated shadows: 1 is trained by the recipe, the others by `calmer`.
 BY_RECIPE, CALM_FAMILIES = 1, (2, 3, 4)
@@ -189,6 +192,26 @@ def plan_shadows(
         rows = _resample(codes, halves[half], mix.counts, generator)
         trick = names[(turn + k) % len(names)]
         plans.append(Plan(mix, rows, rows, half, False, int(generator.integers(2**31)), trick=trick))
+    return plans
+
+
+def plan_checks(
+    codes: Codes, reference: Sequence[Fraction], counts: Sequence[int], count: int, seed: Sequence[int]
+) -> list[Plan]:
+    """`count` shadows of one mix on samples of either half of D_c, by the task's recipe: what models of that mix have
+    in common that have no samples in common. The same seed gives the same.
+
+    Args:
+        counts: of the strata.
+        seed: its first number alone gives the halves, as in `plan_shadows`.
+    """
+    generator = np.random.default_rng([*seed, _CHECKS, *counts])
+    halves = balanced_halves(codes, np.random.default_rng([seed[0], _HALVES]))
+    plans = []
+    for k in range(2 * count):
+        rows = _resample(codes, halves[k % 2], counts, generator)
+        mix = LabelMix(tuple(counts), tuple(reference))
+        plans.append(Plan(mix, rows, rows, k % 2, True, int(generator.integers(2**31))))
     return plans
 
 

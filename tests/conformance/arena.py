@@ -125,8 +125,9 @@ def ledger(round_: Played) -> tuple[History, Mapping[str, str]]:
     made = []
     for name, new in known.items():
         statement, sequence = task.models[1][new]
-        twins = [[known[other], likeness] for other, likeness in measured[name]["twins"]]
-        own = {"participant_id": new, "order": sequence, "twins": twins}
+        twins = [[known[other], *figures] for other, *figures in measured[name]["twins"]]
+        group = known.get(measured[name]["group"], "")
+        own = {"participant_id": new, "order": sequence, "twins": twins, "group": group}
         made.append({**measured[name], **own, "model_sha256": statement.model_sha256.hex()})
     task.settle({"model": model, "measurements": made})
     task.end()

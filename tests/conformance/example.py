@@ -63,8 +63,9 @@ SECOND = SigningKey("example.com/fedpeer", 1, bytes(range(1, 33)))
 
 #: Five participants, two rounds, two peers each. p002 sends its first model late, p003 keeps its counts private and
 #: opens them, p001's second claim is refuted, and p000's first model harms the aggregate. In the first round p003 and
-#: p004 have samples in common, in the second there is a map to the distinct samples. A learner has paid in the
-#: budget. Four are paid out, of which one payment comes back; a second run is withdrawn.
+#: p004 have samples in common; in the second p000, p002 and p004 have, which are linked as a group and not by pairs,
+#: and there is a map to the distinct samples. A learner has paid in the budget. Four are paid out, of which one payment
+#: comes back; a second run is withdrawn.
 PRICE = Price(Decimal("0.75"), "EUR", 2)
 SHAPE = Shape(
     task_id="demo",
@@ -76,6 +77,15 @@ SHAPE = Shape(
     price=PRICE,
     funder="trust",
 )
+
+
+#: Likeness and r of pairs of round 1, and of round 2.
+PAIR = {("p003", "p004"): (800_000, 740_000)}
+GROUP = {
+    ("p000", "p002"): (530_000, 250_000),
+    ("p000", "p004"): (520_000, 333_333),
+    ("p002", "p004"): (590_000, 500_000),
+}
 
 
 class Example:
@@ -115,9 +125,9 @@ class Example:
         record = task.evidence()
         if number == 1:
             record["measurements"][0]["harm"] = 1_500_000
-            *_, one, other = record["measurements"]
-            one["twins"], other["twins"] = [["p004", 800_000]], [["p003", 800_000]]
+            samples.in_common(record, PAIR)
         else:
+            samples.in_common(record, GROUP, outside=20_000)
             # By the distance from the reference, and little by the straying and the length.
             weights = [0, 0, 0, 0, 625_000_000, *[0] * 11, 20_000_000, -10_000_000]
             record["model"]["distinct"] = [
@@ -418,15 +428,26 @@ def _verdicts(made: Example) -> dict[str, str]:
 
 
 def _common(made: Example) -> dict[str, str]:
-    """What p003 and p004 of round 1 have in common."""
-    record = _evidence_of(made, 1)
-    model = EvidenceModel.from_record(record["model"])
-    *_, one, other = [Measurement.from_record(item) for item in record["measurements"]]
-    overlaps = Overlaps(model, {m.participant_id: m for m in (one, other)})
-    apart, same = overlaps.usual("p003", "p004")
+    """What p003 and p004 have in common in round 1, and the group in round 2."""
+    found = {}
+    for number, pairs in ((1, PAIR), (2, GROUP)):
+        record = _evidence_of(made, number)
+        model = EvidenceModel.from_record(record["model"])
+        measured = {m.participant_id: m for m in map(Measurement.from_record, record["measurements"])}
+        overlaps = Overlaps(model, measured)
+        for one, other in pairs:
+            likeness, r = pairs[one, other]
+            apart, same = model.likeness.usual(r)
+            found[f"{one} and {other}" + " in round 2" * (number == 2)] = (
+                f"l {likeness} r {r} apart {apart} same {same} common {overlaps.part(one, other, likeness, r)}"
+            )
+    members = sorted({name for pair in GROUP for name in pair})
+    named: Any = {"group": measured["p004"].group, "outside": measured["p004"].outside}
     return {
-        "mix of p004": " ".join(map(str, model.degree.shares(other.features))),
-        "p003 and p004": f"apart {apart} same {same} common {overlaps.holders('p003')[2]}",
+        **found,
+        "group of p004 in round 2": canonical_bytes(named).decode(),
+        "sum over its pairs": str(overlaps.beyond(members)),
+        "holders of its members": " ".join(str(overlaps.holders(name)[0]) for name in members),
     }
 
 
@@ -504,7 +525,7 @@ def _sentences(model: EvidenceModel, one: Measurement) -> dict[str, str]:
         "the broadcast again": read("echo", {"echo_distance": 12_345}),
         "the coordinator's step": read("echo", {"echo_cosine": 999_000}),
         "not trained": read("trained", untrained),
-        "samples of p000": read("overlap", {"twins": (("p000", 700_000),)}, earlier),
+        "samples of p000": read("overlap", {"twins": (("p000", 700_000, 680_000),)}, earlier),
         "few samples, the intercept of the quality 0.6": read(
             "samples", {}, quality=replace(model.quality, intercept=600_000_000)
         ),

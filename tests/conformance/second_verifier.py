@@ -10,6 +10,7 @@ sections of the page. It reads a whole ledger into memory.
 import base64
 import hashlib
 import hmac
+import itertools
 import json
 import math
 import re
@@ -41,7 +42,7 @@ NOTHING = Decimal(0)
 ONE_MODEL = 999_000
 #: Of a payment to one that is not scored.
 UNSCORED = {"gross_micro": 0, "penalty_micro": 0, "fee_micro": 0}
-MAX_COLUMNS, MAX_NODES, MAX_LINES = 100, 2**18, 16
+MAX_COLUMNS, MAX_NODES, MAX_LINES, MAX_GROUP_LIMITS = 100, 2**18, 16, 62
 LEVELS = [Fraction(level) for level in ("0", "1/2", "1", "3/2", "2", "3", "5")]
 MEASURED = (
     "norm",
@@ -1094,7 +1095,7 @@ class Evidence:
                 type(text) is str and 1 <= len(text) <= 200, "computed_on has no text of 1 to 200 characters"
             )
         require(
-            self.model["arithmetic"] == "strata-and-screens/half-even-micro-v9",
+            self.model["arithmetic"] == "strata-and-screens/half-even-micro-v10",
             "another arithmetic of evidence",
         )
         integer(self.model["shadows"], 1, "shadows")
@@ -1132,13 +1133,19 @@ class Evidence:
         integer(limits["claim_band"], 0, "claim_band")
         integer(limits["wide"], 0, "wide")
         integer(limits["rate"], 0, "rate", MICRO)
-        self.likeness = shaped(self.model["likeness"], "apart same link", "likeness")
+        self.likeness = shaped(self.model["likeness"], "apart same link group", "likeness")
         for name in ("apart", "same"):
             require(
                 2 <= len(integers(self.likeness[name], name)) <= 101,
                 f"likeness.{name} is too short or too long",
             )
         integer(self.likeness["link"], 1, "likeness.link")
+        require(
+            len(sequence(self.likeness["group"], "likeness.group")) <= MAX_GROUP_LIMITS,
+            "too many limits of groups",
+        )
+        for limit in self.likeness["group"]:
+            integer(limit, 1, "likeness.group")
         for low, high in (
             ("norm_low", "norm_high"),
             ("quality_none", "quality_full"),
@@ -1170,12 +1177,19 @@ class Evidence:
     def _measurement(self, record: Any) -> Record:
         keys = (
             "participant_id model_sha256 claimed_degree order samples fault features norm alignment novelty "
-            "improvement echo_distance echo_cosine straying length nearest_broadcast twins harm scores"
+            "improvement echo_distance echo_cosine straying length nearest_broadcast twins group outside harm scores"
         )
         item = shaped(record, keys, "a measurement")
-        for key in ("participant_id", "model_sha256", "claimed_degree", "fault", "nearest_broadcast"):
+        for key in (
+            "participant_id",
+            "model_sha256",
+            "claimed_degree",
+            "fault",
+            "nearest_broadcast",
+            "group",
+        ):
             text(item[key], key)
-        integers([item[key] for key in ("order", "samples", *MEASURED)], "a figure")
+        integers([item[key] for key in ("order", "samples", "outside", *MEASURED)], "a figure")
         integers([] if item["harm"] is None else [item["harm"]], "harm")
         for row in sequence(item["features"], "features"):
             integers(row, "features")
@@ -1183,9 +1197,10 @@ class Evidence:
             shape = [len(row) for row in item["features"]]
             require(shape == [self.columns] * self.strata, "features of another form")
         for twin in sequence(item["twins"], "twins"):
-            require(len(sequence(twin, "a twin")) == 2, "a twin is an id and a likeness")
+            require(len(sequence(twin, "a twin")) == 3, "a twin is an id, a likeness and r")
             text(twin[0], "a twin")
-            integers(twin[1:], "a likeness")
+            integers(twin[1:2], "a likeness")
+            integer(twin[2], 0, "r", MICRO)
         require(isinstance(item["scores"], dict), "scores are not an object")
         for score in item["scores"].values():
             text(score, "a score")
@@ -1246,13 +1261,15 @@ class Evidence:
         times = max([self.told(line, more) for line in self.distinct], default=MICRO)
         return round(Fraction(MICRO * MICRO, max(times, MICRO)))
 
-    def usual(self, one: Record, other: Record) -> tuple[int, int]:
+    def usual(self, r: int) -> tuple[int, int]:
         """The likeness of two models of other samples, and of the same."""
-        p, q = ([max(share, 0) for share in self.shares(item["features"])] for item in (one, other))
-        whole = sum(p) * sum(q)
-        r = round(Fraction(MICRO * product(p, q), whole)) if whole else 0
         apart, same = (between(self.likeness[name], r) for name in ("apart", "same"))
         return apart, same
+
+    def group_limit(self, size: int) -> int | None:
+        """What pairs of a linked group have beyond base in the mean, at least."""
+        limits: Sequence[int] = self.likeness["group"]
+        return limits[min(size - 3, len(limits) - 1)] if limits and size >= 3 else None
 
 
 def between(table: Sequence[int], r: int) -> int:
@@ -1295,8 +1312,9 @@ def assessed(evidence: Evidence, sent: set[str]) -> dict[str, Record]:
     alone = {item["participant_id"]: _alone(evidence.limits, item, sent) for item in evidence.items}
     items = {item["participant_id"]: item for item in evidence.items}
     passing = [name for name in items if all(one["passed"] for one in alone[name])]
-    cluster = _clusters(evidence, [items[name] for name in passing])
     first = _first_senders([items[name] for name in passing])
+    groups = _linked_groups(evidence, [items[name] for name in sorted(set(first.values()))])
+    cluster = _clusters(evidence, [items[name] for name in passing], groups)
     found = {}
     for name, item in items.items():
         result: Record = {
@@ -1311,7 +1329,9 @@ def assessed(evidence: Evidence, sent: set[str]) -> dict[str, Record]:
             ]
             common = {
                 n: _common(
-                    evidence, items[first[item["model_sha256"]]], items[first[items[n]["model_sha256"]]]
+                    evidence,
+                    items[first[item["model_sha256"]]],
+                    items[first[items[n]["model_sha256"]]],
                 )
                 for n in fellows
             }
@@ -1386,22 +1406,67 @@ def _alone(limits: Record, item: Record, sent: set[str]) -> list[Record]:
     ]
 
 
-def _clusters(evidence: Evidence, items: Sequence[Record]) -> dict[str, str]:
-    """Clusters by participant."""
+def _linked_groups(evidence: Evidence, firsts: Sequence[Record]) -> dict[str, list[str]]:
+    """Groups that are linked, by name; of those who are the first to have sent a model."""
+    members: dict[str, list[Record]] = {}
+    for item in firsts:
+        if item["group"]:
+            members.setdefault(item["group"], []).append(item)
+    linked = {}
+    for name, of in members.items():
+        size, limit = len(of), evidence.group_limit(len(of))
+        beyond = sum(
+            _beyond(evidence, one, other, _twin(other, one) or (0, 0))
+            for one, other in itertools.combinations(of, 2)
+        )
+        if limit is not None and 2 * beyond >= limit * size * (size - 1):
+            linked[name] = [item["participant_id"] for item in of]
+    return linked
+
+
+def _beyond(evidence: Evidence, one: Record, other: Record, twin: tuple[int, int]) -> int:
+    """l - base."""
+    return twin[0] - _base(evidence, one, other, twin[1])
+
+
+def _near(evidence: Evidence, one: Record, other: Record, likeness: int, r: int) -> bool:
+    """Whether two firsts are linked by what one says of the other."""
+    base, apart, link = _base(evidence, one, other, r), evidence.usual(r)[0], evidence.likeness["link"]
+    if likeness >= ONE_MODEL:
+        return True
+    if base > apart:
+        return base < MICRO and (likeness - base) * (MICRO - apart) >= link * (MICRO - base)
+    return bool(likeness - base >= link)
+
+
+def _base(evidence: Evidence, one: Record, other: Record, r: int) -> int:
+    """The likeness of models of other samples: within a group, more by what its mixes have in common."""
+    together = one["group"] and one["group"] == other["group"]
+    return evidence.usual(r)[0] + (one["outside"] if together else 0)
+
+
+def _twin(item: Record, other: Record) -> tuple[int, int] | None:
+    """Likeness and r of the other, where `twins` names it."""
+    return next(((alike, r) for name, alike, r in item["twins"] if name == other["participant_id"]), None)
+
+
+def _clusters(
+    evidence: Evidence, items: Sequence[Record], groups: Mapping[str, Sequence[str]]
+) -> dict[str, str]:
+    """Clusters by participant; `groups` are those that are linked."""
     near: dict[str, set[str]] = {item["participant_id"]: set() for item in items}
     by_name = {item["participant_id"]: item for item in items}
     by_digest: dict[str, list[str]] = {}
     for item in items:
         name = item["participant_id"]
         by_digest.setdefault(item["model_sha256"], []).append(name)
-        for other, likeness in item["twins"]:
+        for other, likeness, r in item["twins"]:
             if other not in near:
                 continue
-            apart = evidence.usual(item, by_name[other])[0]
-            if likeness >= ONE_MODEL or likeness - apart >= evidence.likeness["link"]:
+            if _near(evidence, item, by_name[other], likeness, r):
                 near[name].add(other)
                 near[other].add(name)
-    for names in by_digest.values():
+    for names in (*by_digest.values(), *groups.values()):
         for name in names[1:]:
             near[names[0]].add(name)
             near[name].add(names[0])
@@ -1431,15 +1496,16 @@ def _common(evidence: Evidence, item: Record, other: Record) -> int:
     """What part of a model's samples another of its cluster has, millionths, by the first who have sent the two."""
     if item["model_sha256"] == other["model_sha256"]:
         return MICRO
-    likeness = next((alike for name, alike in item["twins"] if name == other["participant_id"]), None)
-    apart, same = evidence.usual(item, other)
-    if likeness is None:
+    twin = _twin(item, other)
+    if twin is None:
         return 0
+    likeness, r = twin
+    base, same = _base(evidence, item, other, r), evidence.usual(r)[1]
     if likeness >= ONE_MODEL:
         return MICRO
-    if likeness <= apart:
+    if likeness <= base:
         return 0
-    return MICRO if likeness >= same else round(Fraction(MICRO * (likeness - apart), same - apart))
+    return MICRO if likeness >= same else round(Fraction(MICRO * (likeness - base), same - base))
 
 
 def _overlap(limits: Record, common: Mapping[str, int]) -> Record:
@@ -2213,7 +2279,7 @@ class Replay:
         else:  # of each alone: what it has in common with others is not known
             items, found = evidence.items, {}
             for item in items:
-                evidence.items = [{**item, "twins": []}]
+                evidence.items = [{**item, "twins": [], "group": "", "outside": 0}]
                 found.update(assessed(evidence, sent))
             evidence.items = items
         self._verdicts(None, task, found, whole)
@@ -2246,19 +2312,33 @@ class Replay:
         names = set(_first_senders(items).values())
         likeness = {item["participant_id"]: item["twins"] for item in items}
         for item in items:
-            name, twins = item["participant_id"], [twin for twin, _ in item["twins"]]
+            name, twins = item["participant_id"], [twin for twin, *_ in item["twins"]]
             require(
                 len(set(twins)) == len(twins) and name not in twins and set(twins) <= names,
                 f"the twins of {name} are not others who were the first to send a model",
             )
             require(name in names or not twins, f"{name} has twins, and is not the first with its model")
-            for other, alike in item["twins"]:
+            for other, *alike in item["twins"]:
                 require(
-                    [name, alike] in likeness[other], f"{other} does not say of {name} how alike they are"
+                    [name, *alike] in likeness[other], f"{other} does not say of {name} how alike they are"
                 )
             figures = [item[key] for key in OF_THE_MODEL_ALONE]
             require(
                 alone.setdefault(item["model_sha256"], figures) == figures, "the same model has other figures"
+            )
+        outside: dict[str, int] = {}
+        for item in items:  # in id order
+            name, group = item["participant_id"], item["group"]
+            if not group:
+                require(item["outside"] == 0, f"{name} has an outside without a group")
+                continue
+            require(name in names, f"{name} is of a group, and is not the first with its model")
+            require(
+                group in outside or group == name, f"the group {group} is not named after its first member"
+            )
+            require(
+                outside.setdefault(group, item["outside"]) == item["outside"],
+                f"the members of the group {group} differ in outside",
             )
 
     def paper_verdicts(self, entry: Entry) -> None:

@@ -289,8 +289,7 @@ def test_both_follow_samples_in_common_that_are_paid_once(tmp_path: Path) -> Non
         history.train()
         history.deliver()
         record = history.evidence()
-        record["measurements"][1]["twins"] = [["p003", 2_000_000 - 1_300_000 * (number == 2)]]
-        record["measurements"][3]["twins"] = [["p001", 2_000_000 - 1_300_000 * (number == 2)]]
+        samples.in_common(record, {("p001", "p003"): (2_000_000 - 1_300_000 * (number == 2), 500_000)})
         history.settle(record)
     history.finish()
     found: list[Any] = [
@@ -298,6 +297,30 @@ def test_both_follow_samples_in_common_that_are_paid_once(tmp_path: Path) -> Non
     ]
     assert [a["cluster"] for a in found].count("p001") == 4
     assert {MICRO, 2 * MICRO} < {a["holders_micro"] for a in found}
+    agree_that_it_holds(exported(MemorySource(history.log.entries), tmp_path / "ledger.jsonl"))
+
+
+def test_both_follow_groups_and_those_who_are_linked_with_a_member(tmp_path: Path) -> None:
+    """In round 2 a copy and a pair join the group's cluster; in round 3 what is outside keeps it apart."""
+    history = started(Shape(people=7, rounds=3, copied={2: ("p006", "p001")}))
+    history.begin()
+    pairs = dict.fromkeys((("p001", "p003"), ("p001", "p004"), ("p003", "p004")), (580_000, 500_000))
+    for number, outside in ((1, 30_000), (2, -10_000), (3, 30_001)):
+        history.train()
+        history.deliver()
+        record = history.evidence()
+        samples.in_common(record, pairs, outside)
+        if number == 2:
+            samples.in_common(record, {("p004", "p005"): (700_000, MICRO // 3)})
+        history.settle(record)
+    history.finish()
+    found: list[Any] = [
+        e.opening["assessment"] for e in history.log.entries if e.kind == "verdict" and e.opening
+    ]
+    clusters = [
+        [a["participant_id"] for a in found[place : place + 7] if a["cluster"]] for place in (0, 7, 14)
+    ]
+    assert clusters == [["p001", "p003", "p004"], ["p001", "p003", "p004", "p005", "p006"], []]
     agree_that_it_holds(exported(MemorySource(history.log.entries), tmp_path / "ledger.jsonl"))
 
 
@@ -571,7 +594,14 @@ def test_both_give_the_same_verdicts_on_whatever_was_measured() -> None:
         }
         seen |= {("of the samples", a["distinct_micro"] < MICRO) for a in theirs.values()}
         seen |= {("in part", bool(a["holders_micro"] % MICRO)) for a in theirs.values()}
-    assert len(seen) == 2 * 7 + 2 + 2 * 2
+        ungrouped = [replace(m, group="", outside=0) for m in measured]
+        seen.add(
+            (
+                "by groups",
+                mine == [entries.assessment_record(a) for a in assess(model, ungrouped, ["01" * 32])],
+            )
+        )
+    assert len(seen) == 2 * 7 + 2 + 2 * 3
 
 
 def drawn_evidence(chance: random.Random) -> dict[str, Any]:
@@ -627,8 +657,17 @@ def drawn_evidence(chance: random.Random) -> dict[str, Any]:
         measured.append({
             **own, "participant_id": name, "model_sha256": models[name], "order": chance.randint(0, 3), "samples": 1,
             "claimed_degree": str(Fraction(chance.randint(0, 12), 12)), "harm": chance.choice([None, *range(-5, 6)]),
-            "twins": [[other, chance.randint(0, MICRO)] for other in twins], "scores": {"dmi": "0.5"},
+            "twins": [
+                [other, chance.randint(0, MICRO), chance.choice((0, MICRO, chance.randint(0, MICRO)))]
+                for other in twins
+            ],
+            "group": "", "outside": 0, "scores": {"dmi": "0.5"},
         })  # fmt: skip
+    members = chance.sample(measured, chance.randint(0, len(measured)))
+    for group in (members[:3], members[3:]):
+        outside = chance.randint(-MICRO // 2, MICRO // 4)
+        for item in group:
+            item.update(group=min(m["participant_id"] for m in group), outside=outside)
     return {
         "model": {
             "arithmetic": ARITHMETIC, "round": 1, "start_sha256": "02" * 32, "validation_sha256": "03" * 32,
@@ -637,6 +676,7 @@ def drawn_evidence(chance: random.Random) -> dict[str, Any]:
             "likeness": {
                 "apart": some(chance.randint(2, 5), MICRO // 2), "same": some(chance.randint(2, 5), MICRO),
                 "link": chance.randint(1, MICRO // 2),
+                "group": [chance.randint(1, MICRO // 4) for _ in range(chance.randint(0, 3))],
             },
             "quality": line(), "distinct": [line(2) for _ in range(chance.choice((0, 1, 3)))],
             "degree": {

@@ -1,9 +1,11 @@
 """From logged integers to assessments: exact, replayable, and the truth is the best claim."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
 from fractions import Fraction
+from itertools import combinations
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,10 @@ from mechanism.errors import FieldError, SettlementError
 from mechanism.evidence import (
     ARITHMETIC,
     KEPT_BROADCASTS,
+    LEAST_GROUP,
+    MOST_GROUP,
     OF_MODEL_ALONE,
+    ONE_MODEL,
     EvidenceModel,
     LikenessMap,
     Measurement,
@@ -61,7 +66,7 @@ LIMITS = Thresholds(
     echo_distance=350_000, echo_cosine=600_000, quality_full=600_000, quality_none=300_000, quality_degree=700_000,
     claim_band=150_000, harm_full=300_000, harm_none=1_000_000, wide=350_000, rate=20_000,
 )  # fmt: skip
-LIKENESS = LikenessMap((200_000, 350_000, 500_000), (900_000, 950_000), 250_000)
+LIKENESS = LikenessMap((200_000, 350_000, 500_000), (900_000, 950_000), 250_000, (120_000, 100_000, 80_000))
 EVIDENCE = EvidenceModel(2, "aa" * 32, "bb" * 32, "cc" * 32, 50, 100, MODEL, QUALITY, LIMITS, LIKENESS)
 
 
@@ -87,6 +92,16 @@ def measured(
         ),
         **changes,  # type: ignore[arg-type]
     )
+
+
+#: How far what is not known of the mixes of two is the same, where it does not matter: there models of other samples
+#: have a likeness of 0.314, and of the same 0.919.
+R = 380_000
+
+
+def alike(r: int = R, **likeness: int) -> tuple[tuple[str, int, int], ...]:
+    """Twins at one r."""
+    return tuple((name, value, r) for name, value in likeness.items())
 
 
 def only(measurement: Measurement) -> Assessment:
@@ -182,18 +197,18 @@ def test_a_wide_interval_pays_on_its_upper_end() -> None:
 
 
 def test_those_linked_through_others_are_a_cluster_and_all_of_them_are_paid() -> None:
-    a = measured("a", echo_distance=0, twins=(("b", MICRO),))
-    b = measured("b", twins=(("a", MICRO), ("c", 800_000)))
-    c = measured("c", twins=(("b", 800_000), ("d", 760_000)))
-    d = measured("d", twins=(("c", 760_000),))
-    e = measured("e", twins=(("d", 500_000),))
+    a = measured("a", echo_distance=0, twins=alike(b=MICRO))
+    b = measured("b", twins=alike(a=MICRO, c=800_000))
+    c = measured("c", twins=alike(b=800_000, d=760_000))
+    d = measured("d", twins=alike(c=760_000))
+    e = measured("e", twins=alike(d=500_000))
     found = {x.participant_id: x for x in assess(EVIDENCE, [e, d, c, b, a])}
     assert [found[n].scored for n in "abcde"] == [False, True, True, True, True]
     assert [found[n].cluster for n in "abcde"] == [None, "b", "b", "b", None]
     assert failed(found["b"]) == failed(found["c"]) == failed(found["d"]) == ["overlap"]
     common = {
-        pair: Fraction(alike - 314_000, 919_000 - 314_000)
-        for pair, alike in (("bc", 800_000), ("cd", 760_000))
+        pair: Fraction(likeness - 314_000, 919_000 - 314_000)
+        for pair, likeness in (("bc", 800_000), ("cd", 760_000))
     }
     assert found["b"].holders_micro == MICRO + round(MICRO * common["bc"])
     assert found["c"].holders_micro == MICRO + round(MICRO * common["bc"]) + round(MICRO * common["cd"])
@@ -203,7 +218,9 @@ def test_those_linked_through_others_are_a_cluster_and_all_of_them_are_paid() ->
 def test_records_come_back_equal_through_canonical_bytes() -> None:
     model = EvidenceModel.from_record(json.loads(canonical_bytes(EVIDENCE.record())))
     assert model == EVIDENCE
-    measurement = measured("a", twins=(("b", 1),), claimed_degree=Fraction(1, 7), scores={"dmi": "0.5"})
+    measurement = measured(
+        "a", twins=(("b", 1, 2),), group="a", outside=-3, claimed_degree=Fraction(1, 7), scores={"dmi": "0.5"}
+    )
     assert Measurement.from_record(json.loads(canonical_bytes(measurement.record()))) == measurement
 
 
@@ -385,32 +402,18 @@ def test_the_interval_stays_within_the_whole_and_pays_its_upper_end_only_beyond_
 
 
 def test_models_are_linked_from_the_limit_beyond_what_their_mixes_explain() -> None:
-    """One and the same single stratum explains more: there it takes a greater likeness."""
-
-    def linked(likeness: int, one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-        a, b = measured("a", one, twins=(("b", likeness),)), measured("b", other)
-        return assess(EVIDENCE, [a, b])[1].cluster is not None
-
-    even, single, elsewhere = (0.5, 0.3, 0.2), (1.0, 0.0, 0.0), (0.0, 1.0, 0.0)
-    for one, other, apart in ((even, even, 314_000), (single, single, 500_000), (single, elsewhere, 200_000)):
-        assert [linked(apart + LIKENESS.link + d, one, other) for d in (0, -1)] == [True, False]
-
-
-def test_shares_below_0_are_none_and_shares_of_nothing_have_no_stratum_in_common() -> None:
-    for shares, apart in (
-        ((1.0, -0.5, 0.0), 500_000),
-        ((0.0, 0.0, 0.0), 200_000),
-        ((2.0, 2.0, 0.0), 350_000),
-    ):
-        a, b = (measured(n, shares, twins=((o, apart + LIKENESS.link),)) for n, o in ("ab", "ba"))
-        assert assess(EVIDENCE, [a, b])[0].cluster == "a"
-        a, b = (measured(n, shares, twins=((o, apart + LIKENESS.link - 1),)) for n, o in ("ab", "ba"))
-        assert assess(EVIDENCE, [a, b])[0].cluster is None
+    """Where more of what is not known of both mixes is the same, it takes a greater likeness, whatever the shares."""
+    single, elsewhere = (1.0, 0.0, 0.0), (0.0, 1.0, 0.0)
+    for r, apart in ((0, 200_000), (R, 314_000), (500_000, 350_000), (MICRO, 500_000)):
+        for other in (single, elsewhere):
+            for d, cluster in ((0, "a"), (-1, None)):
+                a = measured("a", single, twins=alike(r, b=apart + LIKENESS.link + d))
+                assert assess(EVIDENCE, [a, measured("b", other)])[1].cluster == cluster
 
 
 def test_what_two_have_in_common_is_told_between_other_samples_and_the_same() -> None:
     def common(likeness: int, **changes: Any) -> int:
-        a, b = (measured(n, twins=((o, likeness),)) for n, o in ("ab", "ba"))
+        a, b = (measured(n, twins=((o, likeness, R),)) for n, o in ("ab", "ba"))
         found = assess(replace(EVIDENCE, likeness=replace(LIKENESS, link=1, **changes)), [a, b])
         return found[0].holders_micro - MICRO
 
@@ -422,9 +425,9 @@ def test_what_two_have_in_common_is_told_between_other_samples_and_the_same() ->
 
 
 def test_members_of_a_cluster_that_are_less_alike_than_others_have_nothing_in_common() -> None:
-    a = measured("a", twins=(("b", 800_000), ("c", 100_000)))
-    b = measured("b", twins=(("a", 800_000), ("c", 800_000)))
-    c = measured("c", twins=(("a", 100_000), ("b", 800_000)))
+    a = measured("a", twins=alike(b=800_000, c=100_000))
+    b = measured("b", twins=alike(a=800_000, c=800_000))
+    c = measured("c", twins=alike(a=100_000, b=800_000))
     found = assess(EVIDENCE, [a, b, c])
     assert {x.cluster for x in found} == {"a"}
     part = round(Fraction(MICRO * (800_000 - 314_000), 919_000 - 314_000))
@@ -432,9 +435,9 @@ def test_members_of_a_cluster_that_are_less_alike_than_others_have_nothing_in_co
 
 
 def test_a_participant_learns_with_whom_it_has_how_much_in_common() -> None:
-    a = measured("a", twins=(("b", 800_000), ("c", 900_000)))
-    b = measured("b", twins=(("a", 800_000),))
-    c = measured("c", twins=(("a", 900_000),))
+    a = measured("a", twins=alike(b=800_000, c=900_000))
+    b = measured("b", twins=alike(a=800_000))
+    c = measured("c", twins=alike(a=900_000))
     first, second, third = assess(EVIDENCE, [a, b, c])
     assert [x.scored for x in (first, second, third)] == [True, True, True]
     assert [x.cluster for x in (first, second, third)] == ["a", "a", "a"]
@@ -450,7 +453,7 @@ def test_a_participant_learns_with_whom_it_has_how_much_in_common() -> None:
 
 def test_models_of_one_digest_are_copies_whatever_was_measured() -> None:
     a, b = measured("a"), measured("b", model_sha256=measured("a").model_sha256)
-    c = measured("c", twins=(("a", MICRO),))
+    c = measured("c", twins=alike(a=MICRO))
     found = assess(EVIDENCE, [c, a, b, measured("d")])
     assert [x.cluster for x in found] == ["a", "a", "a", None]
     assert [x.scored for x in found] == [True] * 4
@@ -461,7 +464,7 @@ def test_models_of_one_digest_are_copies_whatever_was_measured() -> None:
 
 def test_a_model_counts_for_each_who_has_sent_it_and_is_compared_once() -> None:
     def sent(name: str, model: str, **twins: int) -> Measurement:
-        return measured(name, model_sha256=model * 32, twins=tuple(twins.items()))
+        return measured(name, model_sha256=model * 32, twins=alike(**twins))
 
     found = assess(EVIDENCE, [
         sent("a", "a1", d=800_000, f=500_000), sent("b", "a1"), sent("c", "a1"),
@@ -474,6 +477,162 @@ def test_a_model_counts_for_each_who_has_sent_it_and_is_compared_once() -> None:
     assert [x.holders_micro for x in found] == [of_a] * 3 + [of_d] * 2 + [MICRO + 3 * af + 2 * df]
     nearest = [next(v for v in x.verdicts if v.screen == "overlap").figures["nearest"] for x in found]
     assert nearest == ["c", "c", "b", "e", "d", "e"]
+
+
+def group_of(
+    names: str, pairs: Mapping[str, tuple[int, int]], outside: int = 0, group: str = ""
+) -> dict[str, Measurement]:
+    """Members of a group, by name.
+
+    Args:
+        pairs: likeness and r of members, such as "ab".
+        group: its name; their first's where it is empty.
+    """
+    twins: dict[str, list[tuple[str, int, int]]] = {name: [] for name in names}
+    for (one, other), figures in pairs.items():
+        twins[one].append((other, *figures))
+        twins[other].append((one, *figures))
+    named = {"group": group or min(names), "outside": outside}
+    return {name: measured(name, twins=tuple(twins[name]), **named) for name in names}
+
+
+def pairs_of(names: str) -> list[str]:
+    return ["".join(pair) for pair in combinations(names, 2)]
+
+
+def clusters(measurements: Iterable[Measurement], model: EvidenceModel = EVIDENCE) -> dict[str, str]:
+    """Who is of a cluster, and which."""
+    found = assess(model, list(measurements))
+    return {a.participant_id: a.cluster for a in found if a.cluster is not None}
+
+
+@given(
+    size=st.integers(3, 7),
+    limits=st.lists(st.integers(1, 200_000), min_size=1, max_size=4).map(tuple),
+    outside=st.integers(-100_000, 100_000),
+    data=st.data(),
+)
+def test_a_group_is_linked_from_its_limit_and_not_a_millionth_below(
+    size: int, limits: tuple[int, ...], outside: int, data: st.DataObject
+) -> None:
+    """Sizes beyond the limits take the last one. No pair is linked by itself."""
+    names = "abcdefg"[:size]
+    says = replace(LIKENESS, group=limits, link=10 * MICRO)
+    limit = limits[size - 3] if size - 3 < len(limits) else limits[-1]
+    off = {pair: data.draw(st.integers(-50_000, 50_000)) for pair in pairs_of(names)}
+    off["ab"] -= sum(off.values())  # to the sum of exactly the limits
+    r_of = {pair: data.draw(st.integers(0, MICRO)) for pair in off}
+    for d, linked in ((0, names), (-1, "")):
+        off["ab"] += d
+        pairs = {pair: (says.usual(r)[0] + outside + limit + off[pair], r) for pair, r in r_of.items()}
+        if max(likeness for likeness, _ in pairs.values()) < ONE_MODEL:
+            of = group_of(names, pairs, outside).values()
+            assert clusters(of, replace(EVIDENCE, likeness=says)) == dict.fromkeys(linked, "a")
+
+
+def test_two_and_those_without_a_limit_are_no_group() -> None:
+    pair = {"ab": (314_000 + LIKENESS.link - 1, R)}
+    assert not clusters(group_of("ab", pair).values())
+    three = group_of("abc", dict.fromkeys(pairs_of("abc"), (500_000, R))).values()
+    assert clusters(three) == dict.fromkeys("abc", "a")
+    assert not clusters(three, replace(EVIDENCE, likeness=replace(LIKENESS, group=())))
+    assert [LIKENESS.group_limit(size) for size in (0, 2, 3, 4, 5, 6, 10**6)] == [
+        None, None, 120_000, 100_000, 80_000, 80_000, 80_000,
+    ]  # fmt: skip
+    assert replace(LIKENESS, group=()).group_limit(3) is None
+
+
+def test_a_pair_of_a_group_that_nobody_names_counts_as_not_alike_where_no_mix_is_in_common() -> None:
+    """Then 0.2 is missing to what models of other samples have, and u is taken off as of every pair."""
+    sum_of_two = 3 * 120_000 + 200_000 + 3 * 10_000
+    for d, linked in ((0, "abc"), (-1, "")):
+        pairs = {"ab": (314_000 + sum_of_two // 2, R), "bc": (314_000 + sum_of_two // 2 + d, R)}
+        of = group_of("abc", pairs, outside=10_000)
+        says = replace(LIKENESS, link=MICRO)
+        assert clusters(of.values(), replace(EVIDENCE, likeness=says)) == dict.fromkeys(linked, "a")
+
+
+def test_a_group_that_loses_a_member_is_judged_by_those_who_are_left() -> None:
+    """Of four models three are alike. All four are below their limit, and the three are not below theirs."""
+    pairs = {pair: (314_000 + 150_000 * ("d" not in pair), R) for pair in pairs_of("abcd")}
+    of = group_of("abcd", pairs)
+    assert not clusters(of.values())
+    assert clusters({**of, "d": replace(of["d"], norm=0)}.values()) == dict.fromkeys("abc", "a")
+    # The name stays with those who are left, whose cluster has another one, and two of them are no group.
+    pairs = dict.fromkeys(pairs_of("abcd"), (314_000 + 150_000, R))
+    of = group_of("abcd", pairs)
+    assert clusters({**of, "a": replace(of["a"], norm=0)}.values()) == dict.fromkeys("bcd", "b")
+    three = group_of("abc", {pair: pairs[pair] for pair in pairs_of("abc")})
+    assert not clusters({**three, "a": replace(three["a"], norm=0)}.values())
+
+
+def test_links_of_pairs_and_groups_join_one_cluster_and_groups_stay_groups() -> None:
+    """c of the first group is linked with d of the second, and e has sent its model again, as x."""
+    pairs = dict.fromkeys(pairs_of("abc") + pairs_of("def"), (464_000, R))
+    pairs["cd"] = (314_000 + LIKENESS.link, R)
+    of = group_of("abcdef", pairs)
+    of |= {n: replace(of[n], group="d", outside=-50_000) for n in "def"}
+    of["x"] = measured("x", model_sha256=of["e"].model_sha256)
+    assert clusters(of.values()) == dict.fromkeys("abcdefx", "a")
+    without = {n: replace(m, group="", outside=0) for n, m in of.items()}
+    assert clusters(without.values()) == {"c": "c", "d": "c", "e": "e", "x": "e"}
+    part = {pair: Fraction(d, 919_000 - 314_000 + u) for pair, d, u in (
+        ("ab", 150_000, 0), ("cd", LIKENESS.link, 0), ("de", 200_000, 50_000),
+    )}  # fmt: skip
+    own, link, other = (round(MICRO * part[pair]) for pair in ("ab", "cd", "de"))
+    holders = {a.participant_id: a.holders_micro - MICRO for a in assess(EVIDENCE, list(of.values()))}
+    assert [holders[n] for n in "abc"] == [2 * own, 2 * own, 2 * own + link]
+    assert [holders[n] for n in "def"] == [link + 3 * other, 2 * other + MICRO, 3 * other]
+    assert holders["x"] == holders["e"]
+
+
+def test_what_is_outside_moves_what_members_of_a_linked_group_have_in_common() -> None:
+    def common(likeness: int, outside: int, others: int = 900_000, **changes: Any) -> list[int]:
+        pairs = {"ab": (likeness, R), "ac": (others, R), "bc": (others, R)}
+        model = replace(EVIDENCE, likeness=replace(LIKENESS, **changes))
+        of = group_of("abc", pairs, outside).values()
+        assert clusters(of, model) == dict.fromkeys("abc", "a")
+        return [a.holders_micro - MICRO for a in assess(model, list(of))]
+
+    def part(likeness: int, outside: int) -> int:
+        return round(Fraction(MICRO * (likeness - 314_000 - outside), 919_000 - 314_000 - outside))
+
+    for outside in (-100_000, 0, 1, 100_000):
+        own, other = part(600_000, outside), part(900_000, outside)
+        assert common(600_000, outside) == [own + other, own + other, 2 * other]
+        for likeness, expected in ((314_000 + outside, 0), (919_000, MICRO), (ONE_MODEL, MICRO)):
+            assert common(likeness, outside)[0] == expected + other
+    # Where what is outside is more than what the same samples show, who is above it has all in common.
+    for likeness, expected in ((914_000, 0), (914_001, MICRO)):
+        found = common(likeness, 600_000, 950_000, group=(1,), same=(400_000, 400_000), link=MICRO)
+        assert found == [expected + MICRO, expected + MICRO, 2 * MICRO]
+
+
+def test_what_is_outside_is_taken_off_pairs_of_one_group_and_off_no_others() -> None:
+    three = group_of("abc", dict.fromkeys(pairs_of("abc"), (800_000, R)), outside=400_000)
+    assert not clusters(three.values())
+    for outside in (-50_000, 0, 1, 50_000, 400_000):
+        left = Fraction(min(MICRO - 314_000 - outside, MICRO - 314_000), MICRO - 314_000)
+        limit = 314_000 + outside + ceil(LIKENESS.link * left)
+        for d, linked in ((0, "ab"), (-1, "")):
+            of = group_of("ab", {"ab": (limit + d, R)}, outside).values()
+            assert clusters(of) == dict.fromkeys(linked, "a")
+    of = group_of("ab", {"ab": (ONE_MODEL - 1, R)}, outside=MICRO - 314_000).values()
+    assert not clusters(of), "nothing is left of their own"
+    pair = {"ab": (314_000 + LIKENESS.link, R)}
+    apart = {n: replace(m, group=n) for n, m in group_of("ab", pair, outside=50_000).items()}
+    assert clusters(apart.values()) == dict.fromkeys("ab", "a")
+
+
+def test_who_has_sent_a_model_again_is_no_member_of_its_group_and_pays_with_it() -> None:
+    of = group_of("abc", dict.fromkeys(pairs_of("abc"), (464_000, R)))
+    again = measured("x", model_sha256=of["a"].model_sha256, group="a", outside=900_000)
+    found = {a.participant_id: a for a in assess(EVIDENCE, [again, *of.values()])}
+    own = round(Fraction(MICRO * 150_000, 605_000))
+    assert {a.cluster for a in found.values()} == {"a"}
+    assert [found[n].holders_micro - MICRO for n in "abcx"] == [
+        MICRO + 2 * own, 3 * own, 3 * own, MICRO + 2 * own,
+    ]  # fmt: skip
 
 
 def test_the_distinct_samples_are_told_by_a_line_and_are_enough_without_one() -> None:
@@ -515,7 +674,7 @@ def test_a_model_with_the_digest_of_one_that_was_sent_out_is_an_echo() -> None:
 
 
 def test_a_twin_that_is_not_there_makes_no_cluster() -> None:
-    assert only(measured("a", twins=(("gone", MICRO),))).cluster is None
+    assert only(measured("a", twins=alike(gone=MICRO))).cluster is None
 
 
 def test_the_degree_is_the_mean_of_line_and_trees_within_its_range() -> None:
@@ -604,6 +763,13 @@ def test_coefficients_that_do_not_fit_one_another_are_refused() -> None:
         lambda r: r["likeness"].update(same=1),
         lambda r: r["likeness"].update(link=0),
         lambda r: r["likeness"].pop("link"),
+        lambda r: r["likeness"].update(group=[1, 0]),
+        lambda r: r["likeness"].update(group=[True]),
+        lambda r: r["likeness"].update(group=["1"]),
+        lambda r: r["likeness"].update(group=[None]),
+        lambda r: r["likeness"].update(group=1),
+        lambda r: r["likeness"].update(group=[1] * (MOST_GROUP - LEAST_GROUP + 2)),
+        lambda r: r["likeness"].pop("group"),
         lambda r: r.pop("likeness"),
         lambda r: r.update(distinct=None),
         lambda r: r.update(distinct=[{"weights": [1], "intercept": 0}]),
@@ -664,7 +830,7 @@ def test_what_would_keep_a_verifier_busy_is_refused() -> None:
         name: measured("a", participant_id=name, model_sha256=f"{i:064x}") for i, name in enumerate(names)
     }
     # Each joins the group of the next lower id, from the highest down: a chain for who follows it to its root.
-    long[names[-1]] = replace(long[names[-1]], twins=tuple((name, MICRO) for name in reversed(names[:-1])))
+    long[names[-1]] = replace(long[names[-1]], twins=tuple((name, MICRO, 0) for name in reversed(names[:-1])))
     assert Overlaps(EVIDENCE, long).clusters == dict.fromkeys(names, "p0000")
 
 
@@ -678,12 +844,26 @@ def test_what_would_keep_a_verifier_busy_is_refused() -> None:
         lambda r: r.update(features=3),
         lambda r: r.update(features=[["1", 0, 0]] * 3),
         lambda r: r.update(features=[[1, 0, False]] * 3),
-        lambda r: r.update(twins=[["b", 1, 2]]),
+        lambda r: r.update(twins=[["b", 1, 2, 3]]),
+        lambda r: r.update(twins=[["b", 1]]),
         lambda r: r.update(twins=[["b"]]),
-        lambda r: r.update(twins=[["b", "1"]]),
-        lambda r: r.update(twins=[["b", True]]),
-        lambda r: r.update(twins=[[1, 1]]),
-        lambda r: r.update(twins=["ab"]),
+        lambda r: r.update(twins=[["b", "1", 2]]),
+        lambda r: r.update(twins=[["b", True, 2]]),
+        lambda r: r.update(twins=[["b", 1, "2"]]),
+        lambda r: r.update(twins=[["b", 1, True]]),
+        lambda r: r.update(twins=[["b", 1, None]]),
+        lambda r: r.update(twins=[["b", 1, -1]]),
+        lambda r: r.update(twins=[["b", 1, MICRO + 1]]),
+        lambda r: r.update(twins=[[1, 1, 1]]),
+        lambda r: r.update(twins=["abc"]),
+        lambda r: r.update(twins=[7]),
+        lambda r: r.update(group=None),
+        lambda r: r.update(group=1),
+        lambda r: r.update(outside=None),
+        lambda r: r.update(outside=False),
+        lambda r: r.update(outside="0"),
+        lambda r: r.pop("group"),
+        lambda r: r.pop("outside"),
         lambda r: r.update(norm=True),
         lambda r: r.update(echo_cosine="0"),
         lambda r: r.update(harm=False),
@@ -727,12 +907,13 @@ def test_figures_are_decimals_without_a_superfluous_digit(micro: int, text: str)
 
 
 def test_the_arithmetic_has_the_name_and_the_levels_that_ledgers_know_it_by() -> None:
-    assert ARITHMETIC == "strata-and-screens/half-even-micro-v9"
+    assert ARITHMETIC == "strata-and-screens/half-even-micro-v10"
     assert [*map(str, EXCESS_LEVELS)] == ["0", "1/2", "1", "3/2", "2", "3", "5"]
     assert NANO == 10**9
     assert KEPT_BROADCASTS == 8
     of_the_submission = {
-        "participant_id", "model_sha256", "claimed_degree", "order", "samples", "twins", "harm", "scores",
+        "participant_id", "model_sha256", "claimed_degree", "order", "samples", "twins", "group",
+        "outside", "harm", "scores",
     }  # fmt: skip
     assert {f.name for f in fields(Measurement)} - of_the_submission == {*OF_MODEL_ALONE}
     assert EVIDENCE.record()["arithmetic"] == ARITHMETIC
@@ -749,7 +930,7 @@ def test_what_fails_a_test_says_how_many_honest_models_do() -> None:
         failing = next(v for v in only(measured("a", **changes)).verdicts if not v.passed)  # type: ignore[arg-type]
         assert failing.screen == screen
         assert "At most 0.02 of honest models fail this test." in failing.explanation
-    copy = assess(EVIDENCE, [measured("a"), measured("b", twins=(("a", MICRO),))])[1].verdicts[3]
+    copy = assess(EVIDENCE, [measured("a"), measured("b", twins=alike(a=MICRO))])[1].verdicts[3]
     assert copy.explanation.endswith("paid once. At most 0.02 of honest participants are linked to another.")
     harmful = next(v for v in only(measured("a", harm=MICRO)).verdicts if not v.passed)
     assert "honest" not in harmful.explanation, "what harms is no test of honesty"
@@ -772,6 +953,6 @@ def test_what_was_not_measured_stands_as_nothing_in_the_record() -> None:
         "participant_id": "a", "model_sha256": "00" * 32, "claimed_degree": "1/3", "order": 4, "samples": 5,
         "fault": "late", "features": [], "norm": 0, "alignment": 0, "novelty": 0, "improvement": 0,
         "echo_distance": 0, "echo_cosine": 0, "straying": 0, "length": 0, "nearest_broadcast": "", "twins": [],
-        "harm": None, "scores": {},
+        "group": "", "outside": 0, "harm": None, "scores": {},
     }  # fmt: skip
     assert Measurement("a", "00" * 32, Fraction(0), 0, 0).fault == ""

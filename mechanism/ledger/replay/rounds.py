@@ -1,6 +1,6 @@
 """A round from its models to its verdicts, and the model that the next one begins from."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
@@ -153,7 +153,8 @@ def _computed(world: World, task: TaskState, model: EvidenceModel) -> dict[str, 
         _check_copies(found)
         judged = list(assess(model, found, earlier))
     else:  # a likeness to a model that is not here says nothing
-        judged = [one for measured in found for one in assess(model, [replace(measured, twins=())], earlier)]
+        alone = [replace(measured, twins=(), group="", outside=0) for measured in found]
+        judged = [one for measured in alone for one in assess(model, [measured], earlier)]
     world.counts.degrees += sum(assessment.scored for assessment in judged)
     return {assessment.participant_id: Computed(assessment, whole) for assessment in judged}
 
@@ -254,24 +255,43 @@ def _measurement(task: TaskState, name: str, record: Any) -> Measurement:
 
 def _check_copies(measurements: Sequence[Measurement]) -> None:
     """That the same model has the same figures, and that twins are others who were the first to send a model, of whom
-    each names the other with one likeness."""
+    each names the other with one likeness and one r."""
     figures: dict[str, list[object]] = {}
     names = set(first_of(measurements).values())
-    likeness = {m.participant_id: dict(m.twins) for m in measurements if m.twins}
+    said = {m.participant_id: {name: of for name, *of in m.twins} for m in measurements if m.twins}
     for m in measurements:
         own = [getattr(m, name) for name in OF_MODEL_ALONE]
         if figures.setdefault(m.model_sha256, own) != own:
             raise Wrong(f"the evidence on {m.participant_id} has other figures than that on the same model")
-        twins = [name for name, _ in m.twins]
+        twins = [name for name, *_ in m.twins]
         if len(set(twins)) != len(twins) or not names - {m.participant_id} >= set(twins):
             raise Wrong(f"the twins of {m.participant_id} are not others who were the first to send a model")
         if twins and m.participant_id not in names:
             raise Wrong(f"{m.participant_id} has twins, and another has sent its model before")
-        for other, like in m.twins:
-            if likeness.get(other, {}).get(m.participant_id) != like:
+        for other, like, r in m.twins:
+            if said.get(other, {}).get(m.participant_id) != [like, r]:
                 raise Wrong(
-                    f"{m.participant_id} is as like {other} as {like}, which does not say the same of it"
+                    f"{m.participant_id} is as like {other} as {like} at an r of {r}, which does not say the same of it"
                 )
+    _check_groups(measurements, names)
+
+
+def _check_groups(measurements: Sequence[Measurement], firsts: Set[str]) -> None:
+    """That groups are of those who were the first to send a model, bear the name of their first, and have one
+    `outside`."""
+    members: dict[str, list[Measurement]] = {}
+    for m in measurements:
+        if m.group:
+            members.setdefault(m.group, []).append(m)
+        elif m.outside:
+            raise Wrong(f"the evidence on {m.participant_id} has an outside of {m.outside} without a group")
+    for group, of in members.items():
+        if not firsts >= {m.participant_id for m in of}:
+            raise Wrong(f"the group {group} has a member whose model another has sent before")
+        if group != min(m.participant_id for m in of):
+            raise Wrong(f"the group {group} does not have the name of its first member")
+        if len({m.outside for m in of}) > 1:
+            raise Wrong(f"the members of the group {group} have different values of outside")
 
 
 def _figures(record: Any) -> Mapping[str, str]:

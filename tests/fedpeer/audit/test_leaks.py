@@ -119,7 +119,7 @@ class Published:
                 echo_distance=MICRO,
                 echo_cosine=100_000,
                 nearest_broadcast="this round",
-                twins=((alike[name], 800_000),) if name in alike else (),
+                twins=((alike[name], 800_000, 500_000),) if name in alike else (),
                 harm=int(chance.normal(0, 800_000)),
             )
             for place, name in enumerate(self.names)

@@ -170,7 +170,7 @@ def test_the_same_file_has_the_same_figures_whoever_sent_it(scene: Scene) -> Non
     near = submission("near", noisy(model, scene.start, model, 0.3, seed=4), degree, order=3)
     found = scene.evidence.assess(scene.ensemble, [copied, original, near], scene.history)
     names = [
-        [name for name, _ in Measurement.from_record(m).twins]
+        [name for name, *_ in Measurement.from_record(m).twins]
         for m in found.record["measurements"]  # type: ignore[union-attr]
     ]
     assert names == [["near"], [], ["copy"]]

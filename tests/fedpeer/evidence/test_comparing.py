@@ -2,17 +2,20 @@
 
 from dataclasses import replace
 from fractions import Fraction
+from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
 from fedpeer.evidence.comparing import STEPS, Anchor, Comparison, fit_comparison, likeness
+from fedpeer.evidence.comparing import _deviations as deviations
 from fedpeer.evidence.comparing import _same as same_of
 from fedpeer.evidence.comparing import _scaled as scaled
 from fedpeer.evidence.observing import Observation
 from fedpeer.evidence.planning import plan_shadows
-from fedpeer.evidence.screening import RATE, limit_at
+from fedpeer.evidence.regression import micro
+from fedpeer.evidence.screening import RATE
 from fedpeer.learning.partition import majority_minority
 from mechanism.evidence import ONE_MODEL
 
@@ -73,7 +76,7 @@ def told(
         for rows, mix in zip((one, other), mixes, strict=True)
     ]
     alike = float(likeness(left[0], left[1][0][None], left[1][1][None])[0])
-    r = float(mixes[0] @ mixes[1])
+    r = float(comparison.common(mixes[0][None], mixes[1][None])[0, 0])
     return alike, *(float(np.interp(r, STEPS, table)) for table in (comparison.apart, comparison.same))
 
 
@@ -111,19 +114,6 @@ def test_the_limit_rises_with_the_number_of_pairs_and_is_that_of_the_shadows(com
     assert beyond <= 0.01
 
 
-def test_the_limit_of_like_mixes_is_that_of_all_pairs_moved_and_stretched(comparison: Comparison) -> None:
-    """A tenth of the pairs of few shadows is a handful: a tail that is read from it alone links nobody."""
-    moved, all_pairs = comparison.spread_of_like, comparison.spread
-    assert len(moved) == len(all_pairs)
-    slopes = np.diff(moved) / np.diff(all_pairs)
-    assert np.allclose(slopes, slopes[0])
-    spread = all_pairs - all_pairs.mean()
-    alike = replace(comparison, spread_of_like=0.1 + 2 * spread)
-    assert alike.map(50).link == pytest.approx(1e6 * (0.1 + 2 * limit_at(spread, RATE / 49)), abs=1)
-    calm = replace(comparison, spread_of_like=spread / 2)
-    assert calm.map(50).link == pytest.approx(1e6 * limit_at(all_pairs, RATE / 49), abs=1)
-
-
 def test_without_anchors_nothing_but_a_copy_is_linked(comparison: Comparison) -> None:
     generator = np.random.default_rng(9)
     plans = [plan for plan in plan_shadows(CODES, REFERENCE, SAMPLES, 20, (5,)) if plan.sound]
@@ -139,7 +129,7 @@ def test_without_anchors_nothing_but_a_copy_is_linked(comparison: Comparison) ->
 def test_what_an_anchor_shows_is_scaled_to_what_a_participant_has() -> None:
     assert scaled(0.3, 1.0) == pytest.approx(0.3)
     assert scaled(0.5, 3.0) == pytest.approx(0.75)  # odds of 1, then of 3
-    assert (scaled(-0.2, 3.0), scaled(0.0, 3.0)) == (-0.2, 0.0)
+    assert (scaled(-0.2, 3.0), scaled(0.0, 3.0)) == (pytest.approx(-0.6), 0.0)
     # Common error 0.2, samples 0.7, training 0.1: half the error, half as much of twice as many samples.
     assert same_of(0.9, 0.2, 0.5) == pytest.approx((0.1 + 0.35) / (0.1 + 0.35 + 0.1))
     assert same_of(0.9, 0.0, 1.0) == pytest.approx(0.9)
@@ -178,3 +168,41 @@ def test_who_varies_the_recipe_the_same_way_is_not_linked_for_it() -> None:
         found.append(float(likeness(left[0], left[1][0][None], left[1][1][None])[0]))
     assert found[0] > 0.5, "half of what all do is in the mean; the rest is alike"
     assert found[1] < found[0] / 2
+
+
+def test_what_either_of_a_pair_adds_is_told_from_what_is_the_pairs() -> None:
+    generator = np.random.default_rng(12)
+    for each, of_pairs in ((0.0, 0.1), (0.05, 0.1), (0.2, 0.02)):
+        rows, columns = (each * generator.normal(size=400) for _ in range(2))
+        found = deviations(rows[:, None] + columns + of_pairs * generator.normal(size=(400, 400)))
+        assert found == pytest.approx((each, of_pairs), rel=0.1, abs=0.005)
+    assert deviations(np.array([[0.3]])) == (0.0, 0.0)
+    assert deviations(np.array([[0.3, 0.1]]))[1] == 0.0
+
+
+def test_a_groups_limits_are_what_its_means_are_off_by(comparison: Comparison) -> None:
+    """By the text's formula, for three of five, of whom six groups of one may be found, and three sizes: where most is
+    the pairs' own, and where most is what all have in common."""
+    z, e = NormalDist(), float(np.sqrt(1 + 1 / 2))
+    d, rate = float(np.sqrt(1 / 3 + 1 / (3 * 2))), RATE / (2 * 3 * 6)
+    for rho, sigma, first in ((0.02, 0.1, True), (0.1, 0.02, False)):
+        given = replace(comparison, of_each=rho, of_pairs=sigma)
+        together = z.inv_cdf(1 - rate) * float(np.hypot(rho * e, sigma * d))
+        apart = z.inv_cdf(1 - RATE / 4) * rho * e + z.inv_cdf(1 - rate / 2) * sigma * d
+        assert (together < apart) == first
+        assert given.group_limit(3, 5) == pytest.approx(min(together, apart))
+        for beyond, pairs in ((-0.1, 1 / 2), (0.0, 1 / 2), (0.5, 3 / 4), (1.0, 1.0), (2.0, 1.0)):
+            member = z.inv_cdf(1 - RATE / 4) * float(np.hypot(rho * e, sigma * np.sqrt(pairs)))
+            assert given.member_limit(3, 5, beyond) == pytest.approx(member)
+        assert given.map(5).group == tuple(micro(given.group_limit(size, 5)) for size in (3, 4))
+    assert given.map(3).group == (), "nobody is outside"
+    assert given.map(1000).group[-1] == micro(given.group_limit(64, 1000)), (
+        "no size has a rate that is nothing"
+    )
+
+
+def test_r_is_a_part_of_1_and_grows_with_what_no_shadow_has(comparison: Comparison) -> None:
+    even, single = np.full(STRATA, 1 / STRATA), np.eye(STRATA)[0]
+    r = comparison.common(np.array([even, single]), np.array([even, single]))
+    assert ((r >= 0) & (r <= 1)).all()
+    assert r[0, 0] < r[1, 1]

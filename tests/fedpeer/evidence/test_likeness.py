@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from fedpeer.evidence.likeness import fit_pull, mix_of
+from fedpeer.evidence.likeness import Pull, fit_pull, mix_of
+from fedpeer.evidence.likeness import _kernel as kernel
 from fedpeer.evidence.mix_lines import lines_and_rest
 from fedpeer.evidence.sketch import Array, directions
 
@@ -121,3 +122,55 @@ def test_of_a_mix_that_no_shadow_has_less_is_known() -> None:
     assert 0 < seen < 0.2
     assert unseen > 2 * seen
     np.testing.assert_allclose(lines(mixes[:1])[0], vectors(mixes[:1], np.zeros((1, WIDTH)))[0], atol=1)
+
+
+def test_how_far_the_error_is_in_common_is_that_of_the_map_without_both() -> None:
+    """Of shadows it follows from the hat matrix; by the map without both they are models like any others."""
+    generator = np.random.default_rng(5)
+    mixes, halves = generator.dirichlet(np.full(STRATA, 0.4), SHADOWS), np.arange(SHADOWS) % 2
+    pull, rest = fit_pull(vectors(mixes, noise(SHADOWS, generator)), mixes, halves)
+    kernel = np.linalg.inv(pull.inverse) - pull.penalty * np.eye(SHADOWS)
+    common = rest.common()
+    assert common.shape == ((halves == 0).sum(), (halves == 1).sum())
+    for row, column in ((0, 0), (3, 17), (20, 5)):
+        i, j = np.flatnonzero(halves == 0)[row], np.flatnonzero(halves == 1)[column]
+        kept = np.setdiff1d(np.arange(SHADOWS), [i, j])
+        inverse = np.linalg.inv(kernel[np.ix_(kept, kept)] + pull.penalty * np.eye(len(kept)))
+        without = Pull(mixes[kept], pull.weights[kept], inverse, pull.penalty)
+        found = without.common(mixes[[i]], mixes[[j]])
+        np.testing.assert_allclose(common[row, column], found[0, 0], atol=1e-6)
+
+
+def test_models_err_alike_the_more_the_less_any_shadow_is_like_both() -> None:
+    """Shadows know mixes of the first three strata; of the others nothing."""
+    generator = np.random.default_rng(6)
+    mixes = np.zeros((SHADOWS, STRATA))
+    mixes[:, :3] = generator.dirichlet(np.ones(3), SHADOWS)
+    pull, _ = fit_pull(vectors(mixes, noise(SHADOWS, generator)), mixes, np.arange(SHADOWS) % 2)
+    known, unknown, other = np.eye(STRATA)[[0, 3, 4]]
+    both = np.array([known, unknown, (unknown + known) / 2, other])
+    common = pull.common(both, both)
+    np.testing.assert_allclose(common, common.T, atol=1e-9)
+    assert (np.linalg.eigvalsh(common) > -1e-9).all(), "it is a covariance of models' errors"
+    assert (np.diag(common) < 1).all()
+    assert common[0, 0] < common[2, 2] < common[1, 1]
+    assert abs(common[0, 1]) < common[1, 2]
+
+
+def test_two_of_a_mix_that_no_shadow_has_are_as_alike_as_is_said() -> None:
+    """In the mean over worlds that are as the map takes them to be: Gaussian, of its kernel."""
+    for mix in ([0.2, 0.0, 0.0, 0.8, 0.0], [0.5, 0.3, 0.2, 0.0, 0.0]):
+        said, alike = [], []
+        for seed in range(20):
+            generator = np.random.default_rng(seed)
+            mixes = np.zeros((SHADOWS, STRATA))
+            mixes[:, :3] = generator.dirichlet(np.ones(3), SHADOWS)
+            mixes = np.concatenate([mixes, np.tile(mix, (2, 1))])
+            values, axes = np.linalg.eigh(kernel(mixes, mixes))
+            pulled = axes * np.sqrt(np.maximum(values, 0)) @ generator.normal(size=(len(mixes), WIDTH))
+            models = pulled + generator.normal(size=(len(mixes), WIDTH)) / 2
+            pull, _ = fit_pull(models[:-2], mixes[:-2], np.arange(SHADOWS) % 2)
+            one, other = pull.left(models[-2:], mixes[-2:])
+            said.append(pull.common(mixes[-2:-1], mixes[-1:])[0, 0])
+            alike.append(one @ other)
+        assert abs(np.mean(said) - np.mean(alike)) < 0.05
