@@ -486,7 +486,7 @@ class RoundMeasurements:
         if task.workload.classes is not None:
             predicted = seen.outputs[ensemble.comparison.probe.rows].argmax(axis=1)
         left = ensemble.comparison.left(seen, found.shares)
-        self._seen[submission.participant_id] = _Comparable(left, found.shares, predicted)
+        self._seen[submission.participant_id] = _Comparable(left, found.shares, seen.gains, predicted)
         return self._figures(blank, found)
 
     def _figures(self, blank: Measurement, found: ModelMeasurement) -> Measurement:
@@ -554,8 +554,11 @@ class RoundMeasurements:
 
     def _checked(self, members: Sequence["_Comparable"], outside: float) -> float:
         """u of a set, as `fedpeer.evidence.comparing` has it, from that of the round's pairs."""
-        of, shares = self._of, np.mean([each.shares for each in members], axis=0)
-        alike = checked(of.task, of.start, self._ensemble, shares, self._seed, self._executor)
+        of = self._of
+        shares, gains = (
+            np.mean([getattr(each, name) for each in members], axis=0) for name in ("shares", "gains")
+        )
+        alike = checked(of.task, of.start, self._ensemble, shares, gains, self._seed, self._executor)
         if alike is None:
             return outside
         usual = self._ensemble.comparison.usual(np.array([each.mix for each in members]))
@@ -588,12 +591,13 @@ class _Comparable:
 
     Attributes:
         left: of its update and outputs, beyond what its mix explains.
-        shares: of the strata, as estimated.
+        shares: of the strata, as estimated; gains: on them.
         predicted: the class that it gives to each sample of the probe; None without classes.
     """
 
     left: Left
     shares: npt.NDArray[np.float64]
+    gains: npt.NDArray[np.float64]
     predicted: npt.NDArray[np.int64] | None
 
     @property

@@ -63,9 +63,6 @@ LEAST_PART = 0.05
 #: Shadows of either half that show what a mix has in common, before models of it are linked: sixteen pairs.
 CHECKS = 4
 
-#: Part of the reference's share of a stratum below which a mix is taken to have none of it.
-NO_PART = Fraction(1, 2)
-
 #: Fewest samples of D_c of every stratum: each half needs some to train on and the rest to observe on.
 MIN_STRATUM_SAMPLES = 10
 
@@ -246,6 +243,7 @@ class Ensemble:
         fitted: maps, in units and in integers.
         screens: tests.
         comparison: of models with one another.
+        lacking: gain on a stratum below which a model is taken to have no samples of it.
         straying: what the sound shadows span; times: lines to how often a model saw each of its samples, with tricked
             shadows the last of them to whether its data are filled up.
         shadows_sha256: digest over counts, halves and observed features of every shadow.
@@ -259,6 +257,7 @@ class Ensemble:
     fitted: Fitted
     screens: Screens
     comparison: Comparison
+    lacking: float
     straying: Straying
     times: tuple[Line, ...]
     shadows_sha256: str
@@ -490,6 +489,7 @@ def fit_ensemble(
         fitted,
         fit_screens(honest, fitted, table, other, public, kept, distinct),
         comparison,
+        least_gain(np.array([each.gains for each in honest]), table.shares, task.reference),
         straying,
         _times(task, fitted, shadows, carried),
         _shadows_digest(finite),
@@ -503,6 +503,7 @@ def checked(
     start: Weights,
     ensemble: Ensemble,
     shares: Array,
+    gains: Array,
     seed: int,
     executor: Executor | None = None,
 ) -> float | None:
@@ -510,13 +511,15 @@ def checked(
     shadows of that mix on samples of either half of D_c. None where no such shadow is finite.
 
     Args:
-        shares: of the strata as estimated, (S,), such as the mean of several models'. One of less than `NO_PART` of the
-            reference's is taken for none: the first samples of a stratum count most, and estimates of none are not 0.
+        shares: of the strata as estimated, (S,), such as the mean of several models'; gains: on them (`Observation`). A
+            stratum on which they gain less than `Ensemble.lacking` is taken for one that they lack, any other for one
+            of which they have a tenth of the reference's share at least: the first samples of a stratum count most,
+            and estimates of none and of few overlap.
         seed: of the ensemble.
     """
     kept = [
-        Fraction(share) if share >= NO_PART * q else Fraction(0)
-        for share, q in zip(shares.tolist(), task.reference, strict=True)
+        max(Fraction(share), q / 10) if gain >= ensemble.lacking else Fraction(0)
+        for share, gain, q in zip(shares.tolist(), gains.tolist(), task.reference, strict=True)
     ]
     if not any(kept):
         return None
@@ -533,6 +536,20 @@ def checked(
     left = [comparison.left(each, row, plan.half) for (plan, each), row in zip(pairs, estimated, strict=True)]
     distinct = np.array([len(np.unique(plan.rows)) for plan, _ in pairs]) / task.recipe.samples
     return comparison.alike(left, table.halves, distinct)
+
+
+def least_gain(gains: Array, shares: Array, reference: Sequence[Fraction]) -> float:
+    """The gain on a stratum between those of shadows that lack it and of shadows that have little of it: in the middle
+    of the medians, and without either less than any.
+
+    Args:
+        gains, shares: of the strata, (n, S); little is a quarter of the reference's share to all of it.
+    """
+    q = np.array([float(p) for p in reference])
+    lacking, little = gains[shares == 0], gains[(shares >= q / 4) & (shares <= q)]
+    if not (len(lacking) and len(little)):
+        return -np.inf
+    return float(np.median(lacking) + np.median(little)) / 2
 
 
 def joined_tables(carried: Sequence[Shadows]) -> ShadowTable | None:

@@ -17,6 +17,7 @@ from coordinator.shadow_workers import ShadowWorkers
 from fedpeer.evidence import EvidenceError, EvidenceTask, RoundEvidence, ShadowEnsemble, ShadowEvidence
 from fedpeer.evidence.assessing import SCORED_RULES, replay
 from fedpeer.evidence.fitting import MIN_SHADOWS
+from fedpeer.evidence.measuring import least_gain
 from fedpeer.evidence.sent import Broadcast
 from fedpeer.evidence.straying import LEAST_SOUND, times_seen
 from fedpeer.experiments.arena.attacks import relabelled
@@ -196,6 +197,47 @@ def test_a_mix_in_common_links_nobody_and_samples_in_common_do(scene: Scene) -> 
     # which processors that is depends on the last digits (docs/evidence.md).
     assert {name for name, a in found.items() if a.cluster is not None} <= {"one", "again", "third", "fourth"}
     assert min(found[name].holders_micro for name in ("one", "again")) > 1_700_000
+
+
+def test_who_lacks_the_same_strata_is_not_linked_for_it(scene: Scene) -> None:
+    """Four with half of the labels, and four that lack two, have no sample in common: no shadow is like them."""
+    pool, generator = scene.splits.train, np.random.default_rng(7)
+    for held in (range(5), range(8)):
+        order = generator.permutation(len(pool))
+        rows = [[row for row in order if pool.labels[row] == label] for label in held]
+        each = [int(share) for share in np.diff(np.linspace(0, 120, len(held) + 1).round())]
+        models = {}
+        for k in range(4):
+            own = np.concatenate([of[k * n : (k + 1) * n] for of, n in zip(rows, each, strict=True)])
+            # As many as the recipe asks for, some of them twice: there are not so many of five labels.
+            own = np.resize(generator.permutation(own), RECIPE.samples)
+            models[f"x{k}"] = train(scene.start, pool.select(own), RECIPE, seed=k)
+        found = scene.assess(**models)
+        assert {found[name].cluster for name in models} == {None}, held
+
+
+def test_a_stratum_is_lacking_where_no_more_is_gained_than_by_shadows_that_lack_it() -> None:
+    shares = np.array([[0.0, 0.1, 0.9], [0.2, 0.3, 0.5], [0.05, 0.0, 0.95]])
+    gains = np.array([[-3.0, 0.4, 0.9], [0.6, 0.7, 0.8], [-0.5, -5.0, 0.9]])
+    # None of -3 and -5; from a quarter of 1/3 to 1/3 are 0.4, 0.6 and 0.7.
+    assert least_gain(gains, shares, (Fraction(1, 3),) * 3) == pytest.approx((-4 + 0.6) / 2)
+    assert least_gain(gains, shares + 0.01, (Fraction(1, 3),) * 3) == -np.inf
+
+
+def test_identities_that_hide_their_samples_behind_noise_are_one_cluster(scene: Scene) -> None:
+    pool, generator = scene.splits.train, np.random.default_rng(8)
+    mix = majority_minority(UNIFORM, RECIPE.samples, majority=2, degree=Fraction(1, 10))
+    own, models = draw(pool, mix.counts, generator), {}
+    for k in range(8):
+        part = own.select(np.resize(generator.permutation(len(own))[:120], RECIPE.samples))
+        noise = 0.4 * part.images.std() * generator.normal(size=part.images.shape)
+        noisy_part = replace(part, images=(part.images + noise).astype(part.images.dtype))
+        models[f"x{k}"] = train(scene.start, noisy_part, RECIPE, seed=k)
+    found = scene.assess(**models)
+    clusters = [found[name].cluster for name in models if found[name].scored]
+    assert len(clusters) >= 6
+    assert max(clusters.count(name) for name in {*clusters} - {None}) >= len(clusters) - 1
+    assert {a.cluster for name, a in found.items() if name.startswith("h")} == {None}
 
 
 def test_few_samples_and_wrong_labels_cost_the_payment(scene: Scene) -> None:
