@@ -14,6 +14,7 @@ from coordinator.shadow_workers import ShadowWorkers
 from fedpeer.evidence import EvidenceTask, ShadowEvidence
 from fedpeer.evidence.assessing import ShadowEnsemble
 from fedpeer.evidence.fitting import MIN_SHADOWS
+from fedpeer.evidence.measuring import CHECKS
 from fedpeer.learning.datasets import load_splits
 from fedpeer.learning.models import initial_weights
 from fedpeer.protocol.model_file import encode_model
@@ -96,7 +97,8 @@ def test_models_are_looked_at_and_left_out_by_the_executor(round_: Round, alone:
     assert {m["participant_id"] for m in measured if m["harm"] is not None} >= {"p1", "p2", "q1"}
     with Counting() as workers:
         assert round_.record(workers) == alone
-        assert workers.given == 2  # nine files that are no copies, in pieces of eight; q1 is in no file
+        # Nine files that are no copies, in pieces of eight, and shadows that check who looks alike; q1 is in no file.
+        assert workers.given == 2 + 2 * CHECKS
     files = [s for s in round_.submissions if isinstance(s.model, Path)]
     with Counting() as workers:
         assert round_.record(workers, files) == round_.record(None, files)
