@@ -555,9 +555,7 @@ class RoundMeasurements:
     def _checked(self, members: Sequence["_Comparable"], outside: float) -> float:
         """u of a set, as `fedpeer.evidence.comparing` has it, from that of the round's pairs."""
         of = self._of
-        shares, gains = (
-            np.mean([getattr(each, name) for each in members], axis=0) for name in ("shares", "gains")
-        )
+        shares, gains = (np.array([getattr(each, name) for each in members]) for name in ("shares", "gains"))
         alike = checked(of.task, of.start, self._ensemble, shares, gains, self._seed, self._executor)
         if alike is None:
             return outside

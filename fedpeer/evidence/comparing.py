@@ -55,7 +55,7 @@ that is beyond its limit by most deviations of its mean. So that nobody is of a 
 each member's pairs with the others have z(rate/4) sqrt(e^2 + sigma^2 (1 + (k - 2) b) / (k - 1)) in the mean, b what the
 group's pairs have beyond apart(r) + u: pairs of one model with two that are alike are alike themselves.
 
-Before a set is linked, be it a group or by pairs, shadows of the mix that it shows are trained on samples of either
+Before a set is linked, be it a group or by pairs, shadows of the mixes that it shows are trained on samples of either
 half of D_c (`fedpeer.evidence.measuring.checked`). Their likeness, with no sample in common, less apart(r) of the set's
 pairs in the mean, takes the place of u, less what u is below 0: participants whose samples the start has seen have less
 in common than shadows. So no mix that the map does not know, such as one that lacks some strata, is taken for samples
@@ -193,17 +193,23 @@ class Comparison:
         of_update, of_output = np.sqrt(self.shares)
         return (of_update * update).astype(np.float32), (of_output * output).astype(np.float32)
 
-    def alike(self, left: Sequence[Left], halves: Halves, distinct: Array) -> float:
+    def alike(
+        self, left: Sequence[Left], halves: Halves, distinct: Array, mixes: npt.NDArray[np.int64]
+    ) -> float | None:
         """The mean likeness of shadows that are in no map, those of one half with those of the other, as participants
-        have it.
+        have it; None without a pair.
 
         Args:
             distinct: samples of each, over the recipe's, (n,).
+            mixes: the number of each one's mix, (n,): where there are several, pairs of one and the same are left out.
         """
         updates, outputs = _stacked(left)
         found = (updates @ updates.T + outputs @ outputs.T).astype(np.float64)
         own = np.sqrt(np.outer(np.minimum(distinct, 1), np.minimum(distinct, 1)))
-        return float(_scaled(found, 1 / own)[np.ix_(halves == 0, halves == 1)].mean())
+        pairs = np.logical_and.outer(halves == 0, halves == 1)
+        if mixes.any():
+            pairs &= np.not_equal.outer(mixes, mixes)
+        return float(_scaled(found, 1 / own)[pairs].mean()) if pairs.any() else None
 
     def usual(self, mixes: Array) -> float:
         """The mean of apart(r) over all pairs of models of these mixes, (n, S)."""

@@ -60,7 +60,7 @@ LEAST_FINITE = 0.9
 #: Part of a participant in the mean below which the start hardly remembers its samples.
 LEAST_PART = 0.05
 
-#: Shadows of either half that show what a mix has in common, before models of it are linked: sixteen pairs.
+#: Shadows of either half that show what mixes have in common, before models of them are linked: sixteen pairs.
 CHECKS = 4
 
 #: Fewest samples of D_c of every stratum: each half needs some to train on and the rest to observe on.
@@ -508,26 +508,32 @@ def checked(
     executor: Executor | None = None,
 ) -> float | None:
     """How alike models are that show these shares and have no sample in common, as `Comparison.alike` has it: `CHECKS`
-    shadows of that mix on samples of either half of D_c. None where no such shadow is finite.
+    shadows of their mixes on samples of either half of D_c. None where no such pair is finite.
 
     Args:
-        shares: of the strata as estimated, (S,), such as the mean of several models'; gains: on them (`Observation`). A
-            stratum on which they gain less than `Ensemble.lacking` is taken for one that they lack, any other for one
-            of which they have a tenth of the reference's share at least: the first samples of a stratum count most,
-            and estimates of none and of few overlap.
+        shares: of the strata as estimated, of at least two models, (n, S); gains: on them (`Observation`), (n, S). A
+            stratum on which one gains less than `Ensemble.lacking` is taken for one that it lacks, any other for one
+            of which it has a tenth of the reference's share at least: the first samples of a stratum count most, and
+            estimates of none and of few overlap.
         seed: of the ensemble.
     """
-    kept = [
-        max(Fraction(share), q / 10) if gain >= ensemble.lacking else Fraction(0)
-        for share, gain, q in zip(shares.tolist(), gains.tolist(), task.reference, strict=True)
+    chosen = np.unique(np.linspace(0, len(shares) - 1, CHECKS).round().astype(np.int64))
+    mixes = [
+        counts
+        for k in chosen.tolist()
+        if (counts := _shown(task, shares[k].tolist(), gains[k].tolist(), ensemble.lacking))
     ]
-    if not any(kept):
+    if not mixes:
         return None
-    counts = rounded_counts([share / sum(kept) for share in kept], task.recipe.samples)
     seeds = (seed, int(weights_digest(start)[:16], 16))
-    plans = plan_checks(task.codes, task.reference, counts, CHECKS, seeds)
+    plans = plan_checks(task.codes, task.reference, mixes, CHECKS, seeds)
     seen = observe_all(task, ensemble.observer, start, plans, None, executor)
-    pairs = [(plan, each) for plan, each in zip(plans, seen, strict=True) if each.finite]
+    finite = [
+        (k // 2 % len(mixes), plan, each)
+        for k, (plan, each) in enumerate(zip(plans, seen, strict=True))
+        if each.finite
+    ]
+    pairs = [(plan, each) for _, plan, each in finite]
     if len({plan.half for plan, _ in pairs}) < 2:
         return None
     table = _table(pairs, ensemble.observer.features, task.reference)
@@ -535,7 +541,19 @@ def checked(
     comparison = ensemble.comparison
     left = [comparison.left(each, row, plan.half) for (plan, each), row in zip(pairs, estimated, strict=True)]
     distinct = np.array([len(np.unique(plan.rows)) for plan, _ in pairs]) / task.recipe.samples
-    return comparison.alike(left, table.halves, distinct)
+    return comparison.alike(left, table.halves, distinct, np.array([mix for mix, *_ in finite]))
+
+
+def _shown(
+    task: EvidenceTask, shares: Sequence[float], gains: Sequence[float], lacking: float
+) -> tuple[int, ...] | None:
+    """The counts of the recipe's samples that a model shows, as `checked` has them; None where it lacks all strata."""
+    kept = [
+        max(Fraction(share), q / 10) if gain >= lacking else Fraction(0)
+        for share, gain, q in zip(shares, gains, task.reference, strict=True)
+    ]
+    total = sum(kept)
+    return rounded_counts([share / total for share in kept], task.recipe.samples) if total else None
 
 
 def least_gain(gains: Array, shares: Array, reference: Sequence[Fraction]) -> float:

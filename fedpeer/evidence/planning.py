@@ -20,8 +20,8 @@ first or third has a sample in common with any second.
 samples shall not be seen to be few: in batches of twice the size, at three quarters of the learning rate, or for an
 epoch less. Below `LEAST_SHADOWS` sound ones nothing could be read from them, and none are trained.
 
-*Checks* are planned when models look alike (`fedpeer.evidence.measuring.checked`): shadows of the mix that these show,
-on samples of either half.
+*Checks* are planned when models look alike (`fedpeer.evidence.measuring.checked`): shadows of the mixes that these
+show, on samples of either half.
 
 *Tricked* ones, where the operator wants some, hold mixes of sound ones that are neither near the reference nor far
 from it, and are trained to seem balanced by the tricks of `fedpeer.evidence.tricks` in turn, with numbers of chance.
@@ -196,19 +196,25 @@ def plan_shadows(
 
 
 def plan_checks(
-    codes: Codes, reference: Sequence[Fraction], counts: Sequence[int], count: int, seed: Sequence[int]
+    codes: Codes,
+    reference: Sequence[Fraction],
+    mixes: Sequence[Sequence[int]],
+    count: int,
+    seed: Sequence[int],
 ) -> list[Plan]:
-    """`count` shadows of one mix on samples of either half of D_c, by the task's recipe: what models of that mix have
-    in common that have no samples in common. The same seed gives the same.
+    """`count` shadows on samples of either half of D_c, by the task's recipe, of the mixes in turn, anew from the first
+    where there are fewer: what models of these have in common that have no samples in common. The same seed gives the
+    same.
 
     Args:
-        counts: of the strata.
+        mixes: counts of the strata.
         seed: its first number alone gives the halves, as in `plan_shadows`.
     """
-    generator = np.random.default_rng([*seed, _CHECKS, *counts])
+    generator = np.random.default_rng([*seed, _CHECKS, *(count for counts in mixes for count in counts)])
     halves = balanced_halves(codes, np.random.default_rng([seed[0], _HALVES]))
     plans = []
     for k in range(2 * count):
+        counts = mixes[k // 2 % len(mixes)]
         rows = _resample(codes, halves[k % 2], counts, generator)
         mix = LabelMix(tuple(counts), tuple(reference))
         plans.append(Plan(mix, rows, rows, k % 2, True, int(generator.integers(2**31))))
