@@ -70,7 +70,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
-from scipy.special import log_ndtr
+from scipy.special import ndtri_exp
 from sklearn.isotonic import IsotonicRegression
 
 from fedpeer.evidence.likeness import Pull, fit_pull, mix_of, pull_of
@@ -347,7 +347,8 @@ def _grown(
     how many deviations of the mean each is beyond the limit, times sigma, its members, and u."""
     members, candidates, sums = [first], np.where(free, 0.0, -np.inf), within[first].copy()
     outgoing, candidates[first] = across[first].copy(), -np.inf
-    while len(members) < min(len(limits) + LEAST_GROUP - 1, int(free.sum()), len(within) - 1):
+    most = min(len(limits) + LEAST_GROUP - 1, int(free.sum()), len(within) - 1)
+    while len(members) < most:
         chosen = int(np.argmax(sums + candidates))
         members, candidates[chosen] = [*members, chosen], -np.inf
         sums, outgoing = sums + within[chosen], outgoing + across[chosen]
@@ -367,11 +368,7 @@ def _log_choose(n: int, k: int) -> float:
 
 def _normal_quantile(log_rate: float) -> float:
     """What a standard normal variable exceeds at a rate, from its logarithm: rates of many groups underflow."""
-    low, high = 0.0, 1e3
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if log_ndtr(-middle) > log_rate else (low, middle)
-    return high
+    return -float(ndtri_exp(log_rate))
 
 
 def _stacked(left: Sequence[Left]) -> tuple[Rows, Rows]:
