@@ -65,6 +65,9 @@ _PARSERS: dict[str, Callable[[bytes], Any]] = {"/fedpeer.v1.Market/SubmitModel":
 #: Who makes the call that is being served; set on ports that authenticate.
 _caller: ContextVar[Caller] = ContextVar("caller")
 
+#: Lets the client of the call that is being served know that it is.
+_welcome: ContextVar[Callable[[], Awaitable[None]]] = ContextVar("welcome")
+
 #: Whom the bytes of the stream that is being served are charged to; None outside streams.
 _charge: ContextVar[Callable[[int], None] | None] = ContextVar("charge", default=None)
 
@@ -106,6 +109,11 @@ def caller() -> Caller:
     if found is None:
         raise Refusal(Code.CERTIFICATE_REQUIRED, "This call needs a participant's certificate.")
     return found
+
+
+async def welcome() -> None:
+    """Lets the client of the call that is being served know that it is."""
+    await _welcome.get()()
 
 
 class Boundary(grpc.aio.ServerInterceptor):
@@ -251,6 +259,7 @@ class _BoundaryCall:
         self._caller: Caller | None = None
         self._task: asyncio.Task[Any] | None = None
         self._ended: Refusal | None = None
+        self._welcoming: asyncio.Task[None] | None = None
         structlog.contextvars.bind_contextvars(request=self._request_id, method=self._method)
         self._span = self._begin_span(method) if boundary._tracing.on else None
 
@@ -265,6 +274,7 @@ class _BoundaryCall:
 
     async def admit(self, limits: MethodLimits) -> None:
         """Raises Refusal for a caller without a valid certificate or with too many calls."""
+        _welcome.set(self.welcome)
         if self._boundary._authenticate is None:
             self.identity = _address(self._context.peer())
         else:
@@ -317,6 +327,16 @@ class _BoundaryCall:
         self.check_standing()
         return message
 
+    async def welcome(self) -> None:
+        """Sends the initial metadata, once, and whole even if this is interrupted.
+
+        Where the status is sent while gRPC still sends the initial metadata, or a first message with them, gRPC sends
+        no status, and the client waits for ever.
+        """
+        if self._welcoming is None:
+            self._welcoming = asyncio.ensure_future(self._context.send_initial_metadata(()))
+        await asyncio.shield(self._welcoming)
+
     async def write_all(self, made: Any) -> None:
         """Writes the responses of a stream as they are made, for as long as the caller is one."""
         async with aclosing(made) as responses:
@@ -325,6 +345,7 @@ class _BoundaryCall:
                     response = await anext(responses, _END)
                 if response is _END:
                     return
+                await self.welcome()
                 await self._context.write(response)
                 self.check_standing()
 
@@ -344,6 +365,8 @@ class _BoundaryCall:
             log.warning("call failed", reason=refusal.code.name, why=str(error))
         else:
             log.info("call refused", reason=refusal.code.name, message=refusal.message)
+        if self._welcoming is not None:
+            await asyncio.wait([self._welcoming])
         await self._context.abort_with_status(to_status(status_of(refusal)))
 
     def cancelled(self) -> None:

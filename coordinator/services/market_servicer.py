@@ -2,13 +2,12 @@
 
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
-from functools import partial
 from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from coordinator.boundary import caller
+from coordinator.boundary import caller, welcome
 from coordinator.derivation import nonce
 from coordinator.identity import Caller
 from coordinator.market import Market, ReceivedEvent
@@ -96,7 +95,6 @@ class MarketServicer(market_pb2_grpc.MarketServicer):
     async def SubmitModel(  # type: ignore[override]  # its messages come from `fedpeer.protocol.frames`
         self, request_iterator: AsyncIterator[market_pb2.ModelHeader | Frame], context: Any
     ) -> market_pb2.Receipt:
-        welcome = partial(context.send_initial_metadata, ())
         return _filled(market_pb2.Receipt, await self._market.submit(caller(), request_iterator, welcome))
 
     async def ReportFailure(

@@ -164,6 +164,8 @@ class Client:
     address: str
     #: The task that calls are about.
     task_id: str = "task"
+    #: Of gRPC, for its channel.
+    options: tuple[tuple[str, Any], ...] = ()
     _channel: grpc.aio.Channel | None = field(default=None, repr=False)
 
     @property
@@ -173,7 +175,7 @@ class Client:
                 self.authority, private_key_pem(self.key), self.certificate
             )
             # Without a pool of its own, channels of one process can share a connection.
-            options = [("grpc.use_local_subchannel_pool", 1)]
+            options = [("grpc.use_local_subchannel_pool", 1), *self.options]
             self._channel = grpc.aio.secure_channel(self.address, credentials, options)
         return self._channel
 

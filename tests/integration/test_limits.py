@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
@@ -30,13 +31,17 @@ from coordinator.control_socket import ControlSocket, notify
 from coordinator.folder import StateFolder
 from coordinator.scraping import MetricsServer
 from coordinator.server import Coordinator
+from coordinator.services.market_servicer import MarketServicer
 from fedpeer.protocol.certificates import new_key, signing_request
-from fedpeer.protocol.errors import Code, refusal_of
-from fedpeer.protocol.limits import MARKET_PORT, METHODS, PUBLIC_PORT
-from fedpeer.v1 import enrolment_pb2, ledger_pb2
+from fedpeer.protocol.errors import Code, Refusal, refusal_of
+from fedpeer.protocol.limits import FRAME_BYTES, MARKET_PORT, METHODS, PUBLIC_PORT
+from fedpeer.protocol.model_file import encode_model
+from fedpeer.v1 import enrolment_pb2, ledger_pb2, market_pb2
 from tests.integration.market import (
     Client,
+    close,
     enrol,
+    in_training,
     invite,
     make_folder,
     open_task,
@@ -51,6 +56,7 @@ WATCH = "/grpc.health.v1.Health/Watch"
 CHECK = "/grpc.health.v1.Health/Check"
 LIST = "/grpc.health.v1.Health/List"
 REFLECTION = "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"
+FETCH = "/fedpeer.v1.Market/FetchModel"
 ENTRIES = "/fedpeer.v1.Ledger/GetEntries"
 
 #: Methods of the market port, and of the public one.
@@ -351,6 +357,53 @@ async def test_a_stream_ends_after_its_time(folder: StateFolder, monkeypatch: py
         assert "0.2 seconds" in (await refused(first(watch), Code.QUOTA_EXCEEDED)).message
         silent = channel.stream_stream(REFLECTION, raw, raw)()
         assert "0.2 seconds" in (await refused(first(silent), Code.QUOTA_EXCEEDED)).message
+
+
+async def test_a_stream_whose_first_message_is_not_read_ends_after_its_time(
+    tmp_path: Path, folder: StateFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "initial.safetensors").write_bytes(encode_model({"w": np.zeros(4 << 20, np.float32)}))
+    open_task(folder, task_config(tmp_path))
+    limited(monkeypatch, FETCH, seconds=0.2)
+    async with running(folder) as service:
+        members = await in_training(service, ("ann", "ben", "cho"))
+        await members[0].close()
+        members[0].options = ("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 64 << 10)
+        fetch = members[0].market.FetchModel(
+            market_pb2.FetchModelRequest(task_id="task", round=1, max_frame_bytes=FRAME_BYTES)
+        )
+        refusals = service.metrics.refusals.labels("Market/FetchModel", "QUOTA_EXCEEDED")
+
+        async def rest() -> None:
+            async for _ in fetch:
+                pass
+
+        async with asyncio.timeout(30):
+            while not refusals._value.get():  # the first message is on its way until then
+                await asyncio.sleep(0.01)
+            assert "0.2 seconds" in (await refused(rest(), Code.QUOTA_EXCEEDED)).message
+        await close(members)
+
+
+async def test_a_call_that_is_refused_while_it_is_welcomed_ends(
+    folder: StateFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    welcoming = []
+
+    async def submit(*_: Any) -> None:
+        welcoming.append(asyncio.ensure_future(coordinator.boundary.welcome()))
+        for _ in range(2):  # gRPC has been asked to send the initial metadata, and has not said that it did
+            await asyncio.sleep(0)
+        assert not welcoming[-1].done()
+        raise Refusal(Code.FIELD_INVALID, "no")
+
+    monkeypatch.setattr(MarketServicer, "SubmitModel", submit)
+    async with running(folder) as service:
+        client = await enrol(service, "ann")
+        async with asyncio.timeout(30):
+            await refused(client.upload([]), Code.FIELD_INVALID)
+        await asyncio.gather(*welcoming)
+        await client.close()
 
 
 async def test_a_call_whose_message_does_not_come_ends(
