@@ -219,7 +219,7 @@ def _enter(context: _Context) -> None:
     folders = tuple(str(Path(folder)) for folder in _entered[0])
     own = {
         name: module
-        for name, module in sys.modules.items()
+        for name, module in list(sys.modules.items())  # another thread may import meanwhile
         if name not in _before
         and name.partition(".")[0] not in _OURS
         and _below(getattr(module, "__file__", None), folders)
