@@ -121,11 +121,10 @@ class TorchWorkload:
                 f"vanish; expected {', '.join(map(str, _TRAINED))}: call module.float() or module.bfloat16() in the "
                 "factory"
             )
-        own, other = _tensors(self._module), _tensors(self._made(1))
-        left_out = sorted(own.keys() - set(self._names))
-        digests = {n: _tensor_digest(n, own[n]) for n in left_out}
-        changed = [n for n in left_out if n not in other or _tensor_digest(n, other[n]) != digests[n]]
-        self.frozen = hashlib.sha256("".join(digests.values()).encode()).hexdigest() if left_out else ""
+        own, other = (_left_out(module, self._names) for module in (self._module, self._made(1)))
+        digests = {n: _tensor_digest(n, own[n]) for n in sorted(own)}
+        changed = [n for n in digests if n not in other or _tensor_digest(n, other[n]) != digests[n]]
+        self.frozen = hashlib.sha256("".join(digests.values()).encode()).hexdigest() if digests else ""
         if changed:
             raise ModelError(
                 f"the frozen tensors {changed[:5]} differ from one call of the factory to the next and do not travel; "
@@ -394,6 +393,15 @@ def _travelling(module: nn.Module, travels: str) -> tuple[str, ...]:
         if any(p.requires_grad for p in part.parameters(recurse=False)):
             names |= {f"{prefix}.{n}".lstrip(".") for n, _ in part.named_buffers(recurse=False)}
     return tuple(sorted(names & tensors.keys()))
+
+
+def _left_out(module: nn.Module, names: Sequence[str]) -> dict[str, torch.Tensor]:
+    """What stays at home of a module that does not travel whole, buffers that are in no state dict with it."""
+    kept, persistent = _tensors(module), module.state_dict().keys()
+    found = {name: tensor for name, tensor in kept.items() if name not in names}
+    if found:
+        found |= {name: buffer for name, buffer in module.named_buffers() if name not in persistent}
+    return found
 
 
 def _by_type(module: nn.Module) -> list[Sequence[torch.Tensor]]:

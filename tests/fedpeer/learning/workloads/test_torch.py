@@ -136,6 +136,27 @@ def test_a_frozen_base_is_another_in_another_type_and_the_same_however_it_lies_i
     assert frozen(values + torch.nan) == frozen(values + torch.nan), "NaN may mask"
 
 
+def test_a_buffer_that_no_state_dict_has_is_of_the_frozen_base_too() -> None:
+    class Scaled(nn.Module):
+        def __init__(self, scale: float) -> None:
+            super().__init__()
+            self.base, self.head = nn.Linear(WIDTH, WIDTH).requires_grad_(False), nn.Linear(WIDTH, CLASSES)
+            nn.init.eye_(self.base.weight)
+            nn.init.zeros_(self.base.bias)
+            self.register_buffer("scale", torch.tensor(scale), persistent=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            found: torch.Tensor = self.head(self.scale * self.base(x))
+            return found
+
+    one, other = (
+        TorchWorkload(lambda s=s: Scaled(s), classes=CLASSES, travels="trained") for s in (1.0, 2.0)
+    )  # type: ignore[misc]
+    assert set(one.build(0)) == set(other.build(0)) == {"head.weight", "head.bias"}
+    assert one.frozen != other.frozen
+    assert TorchWorkload(lambda: Scaled(2.0), classes=CLASSES, travels="trained").frozen == other.frozen
+
+
 def test_a_buffer_of_a_frozen_base_must_not_depend_on_the_seed_either() -> None:
     def factory() -> nn.Module:
         norm = nn.BatchNorm1d(WIDTH).requires_grad_(False)
