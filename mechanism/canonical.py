@@ -87,10 +87,8 @@ def _plain(value: Any, depth: int) -> bool:
     kind = type(value)
     if kind not in CONTAINERS or (value and depth == MAX_DEPTH):
         return kind in SCALARS
-    for item in value.values() if kind is dict else value:
-        if type(item) not in SCALARS and not _plain(item, depth + 1):
-            return False
-    return True
+    items = value.values() if kind is dict else value
+    return SCALARS.issuperset(map(type, items)) or all(_plain(item, depth + 1) for item in items)
 
 
 def _ordered(value: Any, path: str, depth: int) -> Any:

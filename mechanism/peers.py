@@ -206,12 +206,13 @@ class Draw:
             for word in _BLOCK.unpack(block):
                 if not left:
                     return
-                chosen = word % left
-                if word - chosen > _WORD - left:  # past the last whole multiple
+                if word > _WORD - left and word - word % left > _WORD - left:  # past the last whole multiple
                     continue
-                yield names[moved.get(step + chosen, step + chosen)]
-                moved[step + chosen] = moved.get(step, step)
+                place = step + word % left
+                chosen = moved.get(place, place)
+                moved[place] = moved.get(step, step)
                 step, left = step + 1, left - 1
+                yield names[chosen]
 
 
 def _link(secret: bytes, rounds: int, round_: int) -> bytes:

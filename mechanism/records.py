@@ -85,6 +85,13 @@ class Recorded:
         return made
 
     @classmethod
+    def known(cls, canonical: bytes, **fields: Any) -> Self:
+        """The value of these fields, which the caller has read from the canonical bytes and seen to be in order."""
+        made = cls.__new__(cls)
+        made.__dict__.update(fields, canonical=canonical)
+        return made
+
+    @classmethod
     def _named(cls, error: FieldError) -> FieldError:
         """What canonical JSON refuses, by the names of this record."""
         field = cls.what if error.field in ("record", "$") else error.field.removeprefix("$.")

@@ -25,7 +25,7 @@ Sources: Pang et al. 2025, equation (7) for the payment; docs/mechanism.md for t
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN, Context, Decimal
 from fractions import Fraction
@@ -315,11 +315,11 @@ def settle_round(
 
     if peers is None:
         peers = drawn_peers(terms, draw, by_id, meetings)
-    gross_of, penalty_of, fee_of, net = {}, {}, {}, {}
+    gross_of, penalty_of, fee_of, net, ratios = {}, {}, {}, {}, _Ratios(terms)
     for name in scored:
         assessment = by_id[name]
         met = [by_id[peer] for peer in peers[name]] or [assessment]
-        gross = gross_payment(terms, assessment, met, own_rule)
+        gross = gross_payment(terms, assessment, met, own_rule, ratios)
         fee = weight_fee(terms, assessment)
         gross_of[name], penalty_of[name] = in_micro(gross, ROUND_FLOOR), assessment.penalty_micro
         fee_of[name] = in_micro(fee, ROUND_CEILING)
@@ -428,10 +428,17 @@ def _net(gross: Decimal, penalty_micro: int, fee: Decimal) -> Decimal:
 
 
 def gross_payment(
-    terms: Terms, subject: Outcome, peers: Sequence[Outcome], own_rule: PaymentRule | None = None
+    terms: Terms,
+    subject: Outcome,
+    peers: Sequence[Outcome],
+    own_rule: PaymentRule | None = None,
+    ratios: "_Ratios | None" = None,
 ) -> Decimal:
-    """What the rule gives a scored participant against these peers, times its weight, in credits."""
+    """What the rule gives a scored participant against these peers, times its weight, in credits; `ratios` are those of
+    its round, where there are more to be computed."""
     rule = PAYMENT_RULES[terms.rule.name] if own_rule is None else own_rule
+    if rule is _paid_by_degree:
+        return _part(_paid_by_degree(terms, subject, peers, ratios), subject.weight_micro)
     return _part(rule(terms, subject, peers), subject.weight_micro)
 
 
@@ -507,7 +514,7 @@ def least_budget_micro(terms: Terms) -> int:
 
 def peer_payment(terms: Terms, degree: Fraction, peer_degree: Fraction) -> Decimal:
     """f(Q / (Phi*delta_k^2 + Phi*delta_k'^2 + Upsilon)) in credits."""
-    return _mean_payment(terms, [_squares(degree, peer_degree)])
+    return terms.payment.exact_mean([_ratio(terms, _squares(degree, peer_degree))], _CONTEXT)
 
 
 def _squares(degree: Fraction, peer_degree: Fraction) -> Decimal:
@@ -516,18 +523,32 @@ def _squares(degree: Fraction, peer_degree: Fraction) -> Decimal:
     return _CONTEXT.divide((a * d) ** 2 + (c * b) ** 2, (b * d) ** 2)
 
 
-def _mean_payment(terms: Terms, squares: Iterable[Decimal]) -> Decimal:
-    """The mean of f(Q / (Phi*s + Upsilon)) over sums of squares s, in their order."""
-    context, q, phi, upsilon = _CONTEXT, terms.Q, terms.phi, terms.upsilon
-    ratios = [context.divide(q, context.fma(phi, each, upsilon)) for each in squares]
-    return terms.payment.exact_mean(ratios, context)
+class _Ratios(dict[int, Decimal]):
+    """Q / (Phi*s + Upsilon) by s * 10^12, a sum of two squared degrees: two that meet each other in a round have one,
+    which is computed once."""
+
+    def __init__(self, terms: Terms) -> None:
+        self._terms = terms
+
+    def __missing__(self, sum_: int) -> Decimal:
+        squares = Decimal(sum_).scaleb(-2 * _MICRO_DIGITS, _CONTEXT)
+        ratio = self[sum_] = _ratio(self._terms, squares)
+        return ratio
 
 
-def _paid_by_degree(terms: Terms, subject: Outcome, peers: Sequence[Outcome]) -> Decimal:
+def _ratio(terms: Terms, squares: Decimal) -> Decimal:
+    """Q / (Phi*s + Upsilon) for a sum of squares s."""
+    return _CONTEXT.divide(terms.Q, _CONTEXT.fma(terms.phi, squares, terms.upsilon))
+
+
+def _paid_by_degree(
+    terms: Terms, subject: Outcome, peers: Sequence[Outcome], ratios: _Ratios | None = None
+) -> Decimal:
+    """The mean of f(Q / (Phi*(v_k^2 + v_j^2) + Upsilon)) over the peers, in their order."""
+    ratios = _Ratios(terms) if ratios is None else ratios
     square = _verified_degree(subject) ** 2
-    sums = [Decimal(square + _verified_degree(peer) ** 2) for peer in peers]
-    gross = _mean_payment(terms, [each.scaleb(-2 * _MICRO_DIGITS, _CONTEXT) for each in sums])
-    return _part(gross, subject.multiplier_ppm)
+    met = [ratios[square + _verified_degree(peer) ** 2] for peer in peers]
+    return _part(terms.payment.exact_mean(met, _CONTEXT), subject.multiplier_ppm)
 
 
 def _scored(rule: str) -> PaymentRule:

@@ -45,6 +45,20 @@ class Entry:
     transfers: tuple[Transfer, ...] = field(default=())
     opening: Mapping[str, Json] | None = field(default=None, compare=False, repr=False)
 
+    @classmethod
+    def of_bytes(cls, data: bytes, entry_id: str, kind: str) -> "Entry":
+        """The entry without transfers that `data` encodes, which the caller has seen to be canonical, with this id and
+        kind. Its body is read when it is asked for."""
+        entry = cls.__new__(cls)
+        entry.__dict__.update(id=entry_id, kind=kind, transfers=(), opening=None, _data=data)
+        return entry
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "body":
+            raise AttributeError(name)
+        body = self.__dict__["body"] = parse_canonical(self.data)["body"]
+        return body
+
     @property
     def data(self) -> bytes:
         """The canonical bytes, which are the leaf.

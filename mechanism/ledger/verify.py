@@ -3,7 +3,7 @@
 One pass over the entries, in memory that grows with open tasks and accounts alone.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from itertools import islice
@@ -248,12 +248,18 @@ class _Rows(Generic[T]):
         """The next row; None at the end, and where it is read no further."""
         return None if self._rows is None else next(self._rows, None)
 
-    def other(self, expected: T) -> str:
-        """What stands in the place of `expected`, in words; empty where that does, or it is read no further."""
-        if self._rows is None or (found := next(self._rows, None)) == expected:
-            return ""
+    def other(self, expected: Sequence[T]) -> tuple[int, str] | None:
+        """Where the next rows are first others than `expected`, and what stands there, in words; None where they are
+        not, or it is read no further."""
+        if self._rows is None:
+            return None
+        found: list[T | None] = list(islice(self._rows, len(expected)))
+        if found == expected:
+            return None
         self._rows = None
-        return f"{found!r:.200}"
+        found += [None] * (len(expected) - len(found))
+        place = next(i for i, wanted in enumerate(expected) if found[i] != wanted)
+        return place, f"{found[place]!r:.200}"
 
 
 class _Verification:
@@ -437,16 +443,17 @@ class _Verification:
             if found != self._receipt.entry:
                 message = _contradiction(self._receipt.entry, found)
                 self._problem(_RECEIPT, message, self._receipt.index)
-        for offset, data in enumerate(chunk):
-            if not self._sound:
-                break
-            try:
-                entry = self._replay.feed(data)
-                if self._tables is not None:
-                    self._compare_stored(first + offset, data, entry)
-            except ReplayError as error:
-                self._problem(f"entry {error.index} ({error.entry_id})", error.reason, error.index)
-                self._sound = False
+        taken: list[Entry] = []
+        try:
+            for data in chunk if self._sound else ():
+                taken.append(self._replay.feed(data))
+                if self._replay.key_history != self._keys[1] and self._tables is not None:
+                    self._compare_key(first + len(taken) - 1, data, taken[-1])
+        except ReplayError as error:
+            self._problem(f"entry {error.index} ({error.entry_id})", error.reason, error.index)
+            self._sound = False
+        if self._tables is not None:
+            self._compare_stored(first, taken)
 
     def _extend(self, leaves: list[bytes]) -> None:
         """Grows the tree, compares the tiles that become whole, and stops at every head on the way to compare roots."""
@@ -512,21 +519,30 @@ class _Verification:
 
     # Tables of a database
 
-    def _compare_stored(self, index: int, data: bytes, entry: Entry) -> None:
-        if found := self._id_rows.other((entry.id, index)):
-            message = f"entry {index} has the id {entry.id!r}; the database says {found}"
+    def _compare_key(self, index: int, data: bytes, entry: Entry) -> None:
+        number, history = self._keys[0], self._replay.key_history
+        self._keys = number + 1, history
+        if other := self._key_rows.other([(number, index, history, data, entry.id.rpartition("/")[2])]):
+            message = f"entry {index} makes row {number}; the database says {other[1]}"
+            self._problem("table ledger_keys", message)
+
+    def _compare_stored(self, first: int, entries: Sequence[Entry]) -> None:
+        """The rows of entries that have been replayed."""
+        if other := self._id_rows.other([(entry.id, index) for index, entry in enumerate(entries, first)]):
+            index, found = first + other[0], other[1]
+            message = f"entry {index} has the id {entries[other[0]].id!r}; the database says {found}"
             self._problem("table ledger_ids", message)
-        (number, digest), history = self._keys, self._replay.key_history
-        if digest != history:
-            self._keys = number + 1, history
-            if found := self._key_rows.other((number, index, history, data, entry.id.rpartition("/")[2])):
-                message = f"entry {index} makes row {number}; the database says {found}"
-                self._problem("table ledger_keys", message)
-        for position, transfer in enumerate(entry.transfers):
-            expected = _row(index, position, transfer, self._replay.book.reservation)
-            if found := self._rows.other(expected):
-                message = f"the database holds {found}; the entry gives {expected!r:.200}"
-                self._problem(f"transfers of entry {index} ({entry.id})", message, index)
+        reservation = self._replay.book.reservation
+        expected = [
+            _row(index, position, transfer, reservation)
+            for index, entry in enumerate(entries, first)
+            for position, transfer in enumerate(entry.transfers)
+        ]
+        if other := self._rows.other(expected):
+            row, found = expected[other[0]], other[1]
+            message = f"the database holds {found}; the entry gives {row!r:.200}"
+            place = f"transfers of entry {row[0]} ({entries[row[0] - first].id})"
+            self._problem(place, message, row[0])
 
     def compare_tables(self) -> None:
         tables, book = self._tables, self._replay.book

@@ -67,6 +67,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "mechanism/ledger/replay/comparing.py": (f"{_LEDGER}/test_comparing.py", *HISTORIES),
     "mechanism/ledger/replay/audits.py": HISTORIES,
     "mechanism/ledger/replay/forms.py": (*HISTORIES, "tests/conformance/test_conformance.py"),
+    "mechanism/ledger/replay/layouts.py": (f"{_LEDGER}/test_layouts.py", *HISTORIES),
     "mechanism/ledger/replay/keys.py": (*HISTORIES, f"{_LEDGER}/test_log_keys.py"),
     "mechanism/ledger/replay/money.py": (*HISTORIES, f"{_LEDGER}/test_dispute.py"),
     "mechanism/ledger/replay/outcomes.py": (*HISTORIES, f"{_LEDGER}/test_openings.py"),

@@ -71,6 +71,7 @@ from mechanism.ledger.openings import subject_of
 from mechanism.ledger.replay import audits, keys, money, payouts, rounds, statements, states
 from mechanism.ledger.replay.comparing import Wrong, difference
 from mechanism.ledger.replay.forms import check_body
+from mechanism.ledger.replay.layouts import Said, entry_of, laid_out
 from mechanism.ledger.replay.world import Counts, World
 from mechanism.statements import RemeasurementStatement
 
@@ -87,10 +88,10 @@ _HANDLERS: Mapping[str, Callable[[World, Entry, Mapping[str, Any]], None]] = {
     "pseudonym": keys.pseudonym,
     events.LOG_KEY: keys.log_key,
     "claim": statements.claim,
-    "model": statements.model,
+    "model": statements.refused_model,
     "failure": statements.failure,
     "evidence": rounds.evidence,
-    "verdict": rounds.verdict,
+    "verdict": rounds.refused_verdict,
     "aggregation": rounds.aggregation,
     "seed": money.seed,
     "dispute": money.dispute,
@@ -109,6 +110,12 @@ _HANDLERS: Mapping[str, Callable[[World, Entry, Mapping[str, Any]], None]] = {
     "payout": payouts.payout,
     "payout_end": payouts.payout_end,
     "payout_return": payouts.payout_return,
+}
+
+#: Of the kinds that have a layout; such an entry without it is handled by what refuses it above.
+_LAID_OUT: Mapping[str, Callable[[World, Entry, Said], None]] = {
+    "model": statements.model,
+    "verdict": rounds.verdict,
 }
 
 
@@ -167,9 +174,10 @@ class Replay:
         try:
             entry = _computed(world, data)
             if entry is None:
-                entry = Entry.parse(data)
+                said = laid_out(data)
+                entry = Entry.parse(data) if said is None else entry_of(said)
                 entry_id = entry.id
-                _take(world, entry)
+                _take(world, entry, said)
             for transfer in entry.transfers:
                 world.book.apply(transfer)
         except MechanismError as error:
@@ -234,12 +242,15 @@ def _computed(world: World, data: bytes) -> Entry | None:
     return entry
 
 
-def _take(world: World, entry: Entry) -> None:
+def _take(world: World, entry: Entry, said: Said | None) -> None:
     begun = world.transaction
     if begun is not None and begun.expected:
         raise Wrong(f"in the {begun.what} of {begun.task_id}: {difference(entry, begun.expected[0])}")
     if begun is not None and entry.id not in begun.then:
         raise Wrong(f"it interrupts the {begun.what} of {begun.task_id}; expected {begun.next} here")
+    if said is not None:
+        _LAID_OUT[entry.kind](world, entry, said)
+        return
     handler = _HANDLERS.get(entry.kind)
     if handler is None:
         raise Wrong(f"the kind {entry.kind!r:.60} is unknown, or out of place here")

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from decimal import ROUND_CEILING
 from fractions import Fraction
+from functools import lru_cache
 
 from mechanism.coverage import one_share
 from mechanism.evidence import KEPT_BROADCASTS
@@ -30,15 +31,14 @@ def check_in_clear(task: TaskState, outcome: Outcome) -> None:
     if outcome.model_sha256 != (b"" if sent is None else sent.digest):
         raise Wrong(f"the verdict on {name} is about another model than it sent in time")
     measured = sent is not None and needs_evidence(rule.name)
-    screens, passed = tuple([screen for screen, _ in outcome.verdicts]), dict(outcome.verdicts)
+    passed, follow = _tests(outcome.verdicts)
     if not measured:
         expected = (("delivered", False),) if sent is None else (("contract", True),)
         if outcome.verdicts != expected:
             raise Wrong(f"the verdict on {name} is not the one on {'a model' if sent else 'no model'}")
-    elif screens != _screens(passed):
-        raise Wrong(
-            f"the verdict on {name} has the tests {', '.join(screens)}, which do not follow one another"
-        )
+    elif not follow:
+        screens = ", ".join(screen for screen, _ in outcome.verdicts)
+        raise Wrong(f"the verdict on {name} has the tests {screens}, which do not follow one another")
     sent_out = (task.round.start, *task.starts[-KEPT_BROADCASTS:])
     if measured and passed["contract"] and passed["echo"] and outcome.model_sha256 in sent_out:
         raise Wrong(f"{name} sent a model again that was sent out, and passes the test of echoes")
@@ -93,6 +93,13 @@ def check_together(task: TaskState, outcomes: Mapping[str, Outcome]) -> None:
         together = outcome.cluster is not None and outcome.cluster == first.cluster
         if outcome.scored and (not together or max(outcome.weight_micro, first.weight_micro) > _HALF):
             raise Wrong(f"{name} and {first.participant_id} sent the same model and are paid for it twice")
+
+
+@lru_cache(1024)
+def _tests(verdicts: tuple[tuple[str, bool], ...]) -> tuple[Mapping[str, bool], bool]:
+    """Which tests were passed, and whether they are those of a measured model; there are few such lists."""
+    passed = dict(verdicts)
+    return passed, tuple([screen for screen, _ in verdicts]) == _screens(passed)
 
 
 def _screens(passed: Mapping[str, bool]) -> tuple[str, ...]:

@@ -3,13 +3,14 @@
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import replace
 from decimal import Decimal
-from typing import Any
+from typing import Any, NoReturn
 
 from mechanism.evidence import KEPT_BROADCASTS, OF_MODEL_ALONE, EvidenceModel, Measurement, assess, first_of
 from mechanism.ledger import entries as events
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.replay.comparing import Wrong, alike, difference_of, same, same_parts
-from mechanism.ledger.replay.forms import check_opening, check_outcome
+from mechanism.ledger.replay.forms import check_body, check_opening, check_outcome
+from mechanism.ledger.replay.layouts import Said, verdict_of
 from mechanism.ledger.replay.outcomes import check_in_clear, check_together
 from mechanism.ledger.replay.world import Computed, TaskState, World, moment
 from mechanism.lifecycle import State, check_quorum, needs_evidence
@@ -62,23 +63,26 @@ def evidence(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
     world.begin(task.id, "settlement", [], events.verdict_id(task.id, current.number, task.selected[0]))
 
 
-def verdict(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
-    """One on each of the selected, in id order."""
+def refused_verdict(world: World, entry: Entry, body: Mapping[str, Any]) -> NoReturn:
+    """Says what is wrong with a verdict that is none by its layout, its round or its name."""
+    check_body(entry)
     task = world.task(body["task_id"])
-    current = task.round
-    _check_closed(task, "a verdict")
-    if needs_evidence(task.terms.rule.name) and not current.evidence:
-        raise Wrong(
-            f"a verdict without evidence; under the rule {task.terms.rule.name} every model in time is measured"
-        )
-    if len(current.verdicts) == len(task.selected):
-        raise Wrong("a verdict more than there are participants")
-    name, commitment = task.selected[len(current.verdicts)], bytes.fromhex(body["commitment"])
+    name, commitment = _awaited(task), bytes.fromhex(body["commitment"])
     check_outcome(body["outcome"])
     outcome = events.outcome_from_record(body["outcome"])
     if outcome.participant_id != name:
         raise Wrong(f"a verdict on {outcome.participant_id}; the next one is on {name}")
-    same(entry, events.verdict_as(task.id, current.number, body["outcome"], commitment))
+    same(entry, events.verdict_as(task.id, task.round.number, body["outcome"], commitment))
+    raise Wrong("its bytes are not laid out as a verdict is")
+
+
+def verdict(world: World, entry: Entry, said: Said) -> None:
+    """One on each of the selected, in id order."""
+    task = world.task(said["task"])
+    current, name, read = task.round, _awaited(task), verdict_of(said)
+    if read is None or read[0] != current.number or read[1].participant_id != name:
+        refused_verdict(world, entry, entry.body)
+    _, outcome, commitment = read
     check_in_clear(task, outcome)
     opening = world.opened(entry, commitment)
     if opening is not None:
@@ -116,6 +120,18 @@ def aggregation(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
         task.measured.take(entry)
         task.measured.rounds += 1
     world.begin(task.id, "settlement", [], task.state_id(State.SETTLED))
+
+
+def _awaited(task: TaskState) -> str:
+    """On whom the next verdict is."""
+    _check_closed(task, "a verdict")
+    if needs_evidence(task.terms.rule.name) and not task.round.evidence:
+        raise Wrong(
+            f"a verdict without evidence; under the rule {task.terms.rule.name} every model in time is measured"
+        )
+    if len(task.round.verdicts) == len(task.selected):
+        raise Wrong("a verdict more than there are participants")
+    return task.selected[len(task.round.verdicts)]
 
 
 def _check_closed(task: TaskState, what: str) -> None:

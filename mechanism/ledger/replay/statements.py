@@ -1,12 +1,14 @@
 """What participants say: claims, models, failures."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 from mechanism.ledger import entries as events
 from mechanism.ledger.entry import Entry
 from mechanism.ledger.replay.comparing import Wrong, same
+from mechanism.ledger.replay.forms import check_body
 from mechanism.ledger.replay.keys import check_signature, check_standing
+from mechanism.ledger.replay.layouts import Said, model_of
 from mechanism.ledger.replay.world import Claim, Model, TaskState, World
 from mechanism.lifecycle import State
 from mechanism.peers import share_fits
@@ -49,11 +51,22 @@ def claim(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
     )
 
 
-def model(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
+def refused_model(world: World, entry: Entry, body: Mapping[str, Any]) -> NoReturn:
+    """Says what is wrong with a model's entry that is none by its layout or its keys."""
+    check_body(entry)
     statement = ModelStatement.from_record(body["statement"])
-    task = world.task(statement.task_id)
+    world.task(statement.task_id)
     signature, sequence, late = bytes.fromhex(body["signature"]), body["sequence"], body["late"]
     same(entry, events.model(statement, signature, sequence, late, keys=world.key_history))
+    raise Wrong("its bytes are not laid out as a model's entry is")
+
+
+def model(world: World, entry: Entry, said: Said) -> None:
+    read = model_of(said)
+    if read is None or read[2] != world.key_history.hex():
+        refused_model(world, entry, entry.body)
+    statement, signature, _, sequence, late = read
+    task = world.task(statement.task_id)
     name, number, most = statement.participant_id, statement.round, task.terms.contract.max_bytes
     if name not in task.chosen:
         raise Wrong(f"{name} was not selected to train")
@@ -71,7 +84,7 @@ def model(world: World, entry: Entry, body: Mapping[str, Any]) -> None:
             "the last before the round began"
         )
     _check_statement(task, statement)
-    check_signature(world, statement, signature)
+    check_signature(world, statement, bytes.fromhex(signature))
     _check_share(task.claims[name], name, number, statement.draw_share)
     opening = world.opened(entry, statement.commitment)
     samples = None if opening is None else ModelOpening.from_record(opening).samples
