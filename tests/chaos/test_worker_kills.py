@@ -149,15 +149,13 @@ def alone(task: EvidenceTask) -> dict[str, Any]:
     return record(task, None)
 
 
+@pytest.mark.extended  # they do below, too, where they are killed meanwhile
 def test_workers_come_to_what_this_machine_comes_to(
     place: Place, task: EvidenceTask, alone: dict[str, Any]
 ) -> None:
     with place.executor() as executor:
         assert record(task, executor) == alone
         assert executor.trouble == ""
-        # And an error of the work is what it is here.
-        with pytest.raises(ZeroDivisionError):
-            executor.submit(divmod, 1, 0).result(PATIENCE)
 
 
 @pytest.mark.extended  # test_evaluating.py has the same of an executor on this machine
@@ -231,6 +229,9 @@ def test_a_killed_worker_and_a_killed_scheduler_change_nothing(
 
     with place.executor() as executor:
         assert record(task, executor, kill) == alone
+        # And an error of the work is what it is here.
+        with pytest.raises(ZeroDivisionError):
+            executor.submit(divmod, 1, 0).result(PATIENCE)
     assert len(killed) == 2
     assert place.workers is not None
     assert place.workers.poll() is None, "workers wait for the next scheduler"
