@@ -211,8 +211,11 @@ def test_a_worker_that_hangs_is_not_waited_for(
         assert stopped
 
 
+@pytest.mark.parametrize(
+    "kills", [pytest.param(1, id="worker"), pytest.param(2, id="both", marks=pytest.mark.extended)]
+)
 def test_a_killed_worker_and_a_killed_scheduler_change_nothing(
-    place: Place, task: EvidenceTask, alone: dict[str, Any]
+    place: Place, task: EvidenceTask, alone: dict[str, Any], kills: int
 ) -> None:
     killed = []
 
@@ -220,7 +223,7 @@ def test_a_killed_worker_and_a_killed_scheduler_change_nothing(
         if not killed:
             killed.append(place.children()[0])
             os.kill(killed[0], signal.SIGKILL)
-        elif len(killed) == 1:
+        elif len(killed) < kills:
             assert place.scheduler is not None
             place.scheduler.kill()
             place.scheduler.wait()
@@ -232,7 +235,7 @@ def test_a_killed_worker_and_a_killed_scheduler_change_nothing(
         # And an error of the work is what it is here.
         with pytest.raises(ZeroDivisionError):
             executor.submit(divmod, 1, 0).result(PATIENCE)
-    assert len(killed) == 2
+    assert len(killed) == kills
     assert place.workers is not None
     assert place.workers.poll() is None, "workers wait for the next scheduler"
 

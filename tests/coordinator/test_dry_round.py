@@ -206,7 +206,7 @@ def test_data_of_which_nothing_can_be_learnt_are_refused_unless_the_operator_say
 
 
 @pytest.mark.arithmetic
-@pytest.mark.parametrize("rule", ["verified", "paper"])
+@pytest.mark.parametrize("rule", [pytest.param("verified", marks=pytest.mark.extended), "paper"])
 def test_a_held_out_set_with_the_labels_of_other_images_is_refused(tmp_path: Path, rule: str) -> None:
     changes: dict[str, Any] = {"rule": {"name": rule}, "recipe": LONGER}
     data = brought(tmp_path, test_labels=OTHER_TEST)
