@@ -41,7 +41,7 @@ test-install: $(STAMP)
 
 # What the default suite has no time for: other variants of its paths, whole demos, the tutorial, the site, experiments.
 test-extended: $(STAMP)
-	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadscope --no-loadscope-reorder -m extended $(TEST_ARGS)
+	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadscope --no-loadscope-reorder -m 'extended and not slow' $(TEST_ARGS)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow $(TEST_ARGS)
