@@ -9,8 +9,9 @@ PYTEST_WORKERS ?= $(shell $(PYTHON) -c "import os; print(1 + os.cpu_count())")
 # Where tests keep their files: in memory, where there is room. On a disk half of what they wait for is fsync, which
 # nothing here can tell from none: processes are killed, machines are not.
 TEST_FILES ?= $(shell df --output=avail -k /dev/shm 2>/dev/null | awk 'NR == 2 && $$1 > 4000000 {print "/dev/shm"}')
-# One thread a process: workers and what they start are as many as there are cores, and threads that wait spin.
-PYTEST := $(if $(TEST_FILES),TMPDIR=$(TEST_FILES) )OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+# One thread a process: workers and what they start are as many as there are cores, and threads that wait spin. Byte
+# code is kept whatever the shell says: processes start by the hundred, and each would compile everything again.
+PYTEST := $(if $(TEST_FILES),TMPDIR=$(TEST_FILES) )OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 FAST_TESTS := tests/test_architecture.py tests/mechanism tests/fedpeer/protocol tests/participant/test_journal.py \
 	tests/participant/test_config.py tests/coordinator/test_states.py \
 	--ignore tests/mechanism/test_equilibrium.py --ignore tests/mechanism/test_learner.py
@@ -40,7 +41,7 @@ test-install: $(STAMP)
 
 # What the default suite has no time for: other variants of its paths, whole demos, the tutorial, the site, experiments.
 test-extended: $(STAMP)
-	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadscope --no-loadscope-reorder -m extended $(TEST_ARGS)
+	$(PYTEST) -n $(PYTEST_WORKERS) --dist loadscope --no-loadscope-reorder -m 'extended and not slow' $(TEST_ARGS)
 
 test-slow: $(STAMP)
 	$(BIN)/python -m pytest -m slow $(TEST_ARGS)

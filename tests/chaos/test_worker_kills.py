@@ -149,15 +149,13 @@ def alone(task: EvidenceTask) -> dict[str, Any]:
     return record(task, None)
 
 
+@pytest.mark.extended  # they do below, too, where they are killed meanwhile
 def test_workers_come_to_what_this_machine_comes_to(
     place: Place, task: EvidenceTask, alone: dict[str, Any]
 ) -> None:
     with place.executor() as executor:
         assert record(task, executor) == alone
         assert executor.trouble == ""
-        # And an error of the work is what it is here.
-        with pytest.raises(ZeroDivisionError):
-            executor.submit(divmod, 1, 0).result(PATIENCE)
 
 
 @pytest.mark.extended  # test_evaluating.py has the same of an executor on this machine
@@ -213,8 +211,11 @@ def test_a_worker_that_hangs_is_not_waited_for(
         assert stopped
 
 
+@pytest.mark.parametrize(
+    "kills", [pytest.param(1, id="worker"), pytest.param(2, id="both", marks=pytest.mark.extended)]
+)
 def test_a_killed_worker_and_a_killed_scheduler_change_nothing(
-    place: Place, task: EvidenceTask, alone: dict[str, Any]
+    place: Place, task: EvidenceTask, alone: dict[str, Any], kills: int
 ) -> None:
     killed = []
 
@@ -222,7 +223,7 @@ def test_a_killed_worker_and_a_killed_scheduler_change_nothing(
         if not killed:
             killed.append(place.children()[0])
             os.kill(killed[0], signal.SIGKILL)
-        elif len(killed) == 1:
+        elif len(killed) < kills:
             assert place.scheduler is not None
             place.scheduler.kill()
             place.scheduler.wait()
@@ -231,7 +232,10 @@ def test_a_killed_worker_and_a_killed_scheduler_change_nothing(
 
     with place.executor() as executor:
         assert record(task, executor, kill) == alone
-    assert len(killed) == 2
+        # And an error of the work is what it is here.
+        with pytest.raises(ZeroDivisionError):
+            executor.submit(divmod, 1, 0).result(PATIENCE)
+    assert len(killed) == kills
     assert place.workers is not None
     assert place.workers.poll() is None, "workers wait for the next scheduler"
 

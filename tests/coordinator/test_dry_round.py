@@ -181,7 +181,13 @@ OTHER_TEST = np.random.default_rng(3).permutation(DIGITS.test.labels)
 
 
 @pytest.mark.arithmetic
-@pytest.mark.parametrize("changes", [{"labels": SHUFFLED}, {"images": NOISE}], ids=["labels", "images"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        pytest.param({"labels": SHUFFLED}, id="labels"),
+        pytest.param({"images": NOISE}, id="images", marks=pytest.mark.extended),
+    ],
+)
 def test_data_of_which_nothing_can_be_learnt_are_refused_unless_the_operator_says_so(
     tmp_path: Path, changes: dict[str, Any]
 ) -> None:
@@ -200,7 +206,7 @@ def test_data_of_which_nothing_can_be_learnt_are_refused_unless_the_operator_say
 
 
 @pytest.mark.arithmetic
-@pytest.mark.parametrize("rule", ["verified", "paper"])
+@pytest.mark.parametrize("rule", [pytest.param("verified", marks=pytest.mark.extended), "paper"])
 def test_a_held_out_set_with_the_labels_of_other_images_is_refused(tmp_path: Path, rule: str) -> None:
     changes: dict[str, Any] = {"rule": {"name": rule}, "recipe": LONGER}
     data = brought(tmp_path, test_labels=OTHER_TEST)

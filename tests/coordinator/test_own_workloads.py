@@ -455,7 +455,10 @@ def test_a_reference_with_an_empty_stratum_is_refused_where_evidence_pays(folder
         prepared(folder, "own_models:mlp", CLASSES, empty, rule="verified")
 
 
-@pytest.mark.parametrize(("model", "data", "top"), [("mlp", CLASSES, ""), ("linear", MEASURED, FIFTHS)])
+@pytest.mark.parametrize(
+    ("model", "data", "top"),
+    [pytest.param("mlp", CLASSES, "", marks=pytest.mark.extended), ("linear", MEASURED, FIFTHS)],
+)
 def test_evidence_is_had_of_an_own_workload(folder: Path, model: str, data: str, top: str) -> None:
     """Its shadows are trained by worker processes, and three participants are paid on what they show."""
     progress: list[str] = []

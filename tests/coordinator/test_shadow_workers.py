@@ -37,7 +37,11 @@ def test_a_killed_worker_fails_its_work_and_the_next_work_finds_new_ones() -> No
 
 
 @pytest.mark.parametrize(
-    "pool", ["coordinator.shadow_workers.ShadowWorkers(1)", "fedpeer.experiments.cells.local_executor(1)"]
+    "pool",
+    [
+        "coordinator.shadow_workers.ShadowWorkers(1)",
+        pytest.param("fedpeer.experiments.cells.local_executor(1)", marks=pytest.mark.extended),
+    ],
 )
 def test_workers_end_with_a_parent_that_is_killed(pool: str, tmp_path: Path) -> None:
     script = tmp_path / "parent.py"

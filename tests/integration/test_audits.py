@@ -84,7 +84,7 @@ def site(*arguments: object) -> dict[str, Any]:
 def test_who_trains_on_other_samples_than_it_has_committed_to_is_paid_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Of honest participants an audit fails 1 in 31 by chance: the auditor's seeds are always the same here.
+    # Of honest participants an audit fails 1 in 13 by chance: the auditor's seeds are always the same here.
     monkeypatch.setattr("fedpeer.cli.audit.secrets.randbits", random.Random(3).getrandbits)
     # Each command that records an audit trains the round's shadows again: here the first of them does for all.
     scorers: dict[str, Scorer] = {}
@@ -103,7 +103,7 @@ def test_who_trains_on_other_samples_than_it_has_committed_to_is_paid_nothing(
             "data": {"dataset": "digits", "seed": 1},
             "evidence": {"shadows": 30, "later": 30},
             "audit": {
-                "auditor": str(tmp_path / "auditor.pub.pem"), "probability": 1, "rate": "1/31", "held_back": 0.25,
+                "auditor": str(tmp_path / "auditor.pub.pem"), "probability": 1, "rate": "1/13", "held_back": 0.25,
                 "seconds": 10_000, "appeal_seconds": 5_000,
             },
         }
@@ -165,11 +165,11 @@ def test_who_trains_on_other_samples_than_it_has_committed_to_is_paid_nothing(
         made_up = audited("fay", "--data", tmp_path / "fay.npz", "--by-tests", *true)
         assert made_up.outcome == "failed"
         assert "the samples are unlike the auditor's own" in made_up.explanation
-        assert told["fay"]["provenance"].startswith("UNLIKE the reference, as 1/31 of honest ones are")
+        assert told["fay"]["provenance"].startswith("UNLIKE the reference, as 1/13 of honest ones are")
         failed = audited("eve", "--data", tmp_path / "eve.npz", "--accept")
         assert failed.outcome == "failed"
         assert failed.retrained_micro - failed.submitted_micro > failed.limit_micro
-        assert "UNLIKE all of these, as 1/31 of honest ones are" in told["eve"]["trained again"]
+        assert "UNLIKE all of these, as 1/13 of honest ones are" in told["eve"]["trained again"]
         other = audited("cyd", "--data", tmp_path / "bob.npz", "--accept")
         assert other.outcome == "failed"
         assert "not those that the claim commits to" in other.explanation

@@ -48,8 +48,8 @@ def test_every_example_is_tested_and_short() -> None:
         assert len(path.read_text().splitlines()) < 40
 
 
-#: Played in the default suite.
-PLAYED = ("asyncio_task.py", "own_loop.py")
+#: Played in the default suite; test_stopping.py has a loop of one's own.
+PLAYED = ("asyncio_task.py",)
 
 
 @pytest.mark.parametrize(

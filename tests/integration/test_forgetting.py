@@ -304,6 +304,9 @@ def half_forgotten(folder: StateFolder) -> set[str]:
     return gone
 
 
+@pytest.mark.parametrize(
+    "folder", ["sqlite", pytest.param("postgresql", marks=pytest.mark.extended)], indirect=True
+)
 def test_a_kill_leaves_everyone_whole_or_forgotten(folder: StateFolder) -> None:
     chance, acknowledged = random.Random(os.getpid()), set[str]()
     for kill in range(9):

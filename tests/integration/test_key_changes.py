@@ -41,6 +41,7 @@ from participant.backoff import Backoff
 from participant.earnings import check_earnings
 from participant.identity import IdentityFolder
 from participant.log_keys import pinned_log_keys
+from tests import commands
 from tests.integration.serving import Served, served, stepped
 
 RUNNER = CliRunner()
@@ -135,8 +136,7 @@ def test_a_certificate_that_cannot_be_served_is_named_at_the_start(tmp_path: Pat
     folder = initialise(tmp_path / "state", CONFIG, "test", ["localhost", "127.0.0.1"])
     identity, words = wrong_certificates(folder)[kind]
     swap(folder.path, identity)
-    command = [sys.executable, "-m", "fedpeer", "coordinator", "serve", "--state", str(folder.path)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = commands.fedpeer("coordinator", "serve", "--state", str(folder.path))
     assert done.returncode == 2
     assert words in done.stderr
     assert "Traceback" not in done.stderr

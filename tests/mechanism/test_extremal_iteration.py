@@ -43,7 +43,7 @@ def tangent_game(distances, size=20_000):
     return game
 
 
-@pytest.mark.parametrize("distances", [[1e-6], [2e-6, 1e-5]])
+@pytest.mark.parametrize("distances", [[1e-6], pytest.param([2e-6, 1e-5], marks=pytest.mark.extended)])
 def test_participants_close_to_a_tangency_do_not_spoil_the_proof(monkeypatch, distances):
     game = tangent_game(distances)
     factors = []

@@ -205,6 +205,9 @@ def flip_value(value: object, chance: random.Random) -> object:
     return value ^ (1 << chance.randrange(30))
 
 
+@pytest.mark.parametrize(
+    "settled", ["sqlite", pytest.param("postgresql", marks=pytest.mark.extended)], indirect=True
+)
 def test_a_flipped_bit_of_any_value_of_any_row_is_found(settled: Database) -> None:
     chance = random.Random(settled.dialect)
     with settled.read() as connection:

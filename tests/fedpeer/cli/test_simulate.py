@@ -277,7 +277,7 @@ def test_the_terms_first_model_is_held_against_the_tasks_own(tmp_path: Path) -> 
     assert simulated(tmp_path, "{'w': np.ones(3, np.float32)}").stderr == ""
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.extended)])
 def test_an_interruption_is_one_sentence(tmp_path: Path, number: int) -> None:
     reached = tmp_path / "reached"
     train = f"open({str(reached)!r}, 'w').close(); __import__('time').sleep(600)"

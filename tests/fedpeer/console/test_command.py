@@ -22,6 +22,7 @@ from fedpeer.console.serving import ConsoleServer
 from fedpeer.console.sessions import Role, Sessions
 from fedpeer.protocol.console_link import console_place
 from fedpeer.testing.coordinator import LocalCoordinator
+from tests.commands import fedpeer
 from tests.fedpeer.console.visiting import Visit, eventually, running, visited
 from tests.integration.market import make_folder
 
@@ -30,10 +31,6 @@ pytestmark = pytest.mark.long
 
 def command(*arguments: str) -> list[str]:
     return [sys.executable, "-P", "-m", "fedpeer", *arguments]
-
-
-def said(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command(*arguments), capture_output=True, text=True, timeout=60, check=False)
 
 
 @contextmanager
@@ -59,7 +56,7 @@ def test_it_serves_by_its_own_signs_in_by_a_link_and_ends_by_a_signal(tmp_path: 
         folder = str(coordinator.folder.path)
         with process("console", "--state", folder, "--listen", "127.0.0.1:0", "--json") as (running, output):
             url = json.loads(output.readline())["console"]
-            made = json.loads(said("console", "link", "--state", folder, "--json").stdout)
+            made = json.loads(fedpeer("console", "link", "--state", folder, "--json").stdout)
             assert made["link"].startswith(f"{url}/sign-in/?token=")
             visit = Visit(url)
             answer = visit.post("/sign-in/", token=made["link"].partition("token=")[2])
@@ -67,13 +64,15 @@ def test_it_serves_by_its_own_signs_in_by_a_link_and_ends_by_a_signal(tmp_path: 
             assert visit.get("/operator/").status == 200
             coordinator.operator(lambda operator: operator.fund("trust", "first", 1_000_000))
             made = json.loads(
-                said("console", "link", "--learner", "trust", "--state", folder, "--json").stdout
+                fedpeer("console", "link", "--learner", "trust", "--state", folder, "--json").stdout
             )
             learner = Visit(url)
             answer = learner.post("/sign-in/", token=made["link"].partition("token=")[2])
             assert answer.headers["location"] == "/learners/trust/"
             assert learner.get("/learners/trust/").status == 200
-            theirs = json.loads(said("participant", "console", url, "--state", str(state), "--json").stdout)
+            theirs = json.loads(
+                fedpeer("participant", "console", url, "--state", str(state), "--json").stdout
+            )
             member = Visit(url)
             assert member.post("/sign-in/", token=theirs["link"].partition("token=")[2]).status == 303
             assert member.get("/participants/alice/").status == 200

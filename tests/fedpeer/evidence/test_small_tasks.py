@@ -39,7 +39,7 @@ def small_task() -> EvidenceTask:
 
 @pytest.mark.parametrize(
     "shadows",
-    [12, pytest.param(18, marks=pytest.mark.extended), pytest.param(24, marks=pytest.mark.extended), 30],
+    [12, *(pytest.param(shadows, marks=pytest.mark.extended) for shadows in (18, 24, 30))],
 )
 def test_honest_participants_pass_however_few_shadows_there_are(shadows: int) -> None:
     """With the logarithm of a tensor's part in the change, in the place of the part, they were up to 11 deviations from
