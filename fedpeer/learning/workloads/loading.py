@@ -26,11 +26,19 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import (
+    EXTENSION_SUFFIXES,
+    SOURCE_SUFFIXES,
+    ExtensionFileLoader,
+    FileFinder,
+    ModuleSpec,
+    PathFinder,
+    SourceFileLoader,
+)
 from numbers import Integral
 from pathlib import Path
 from types import ModuleType
-from typing import Any, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 import numpy as np
 
@@ -230,17 +238,37 @@ def _enter(context: _Context) -> None:
     for folder in _entered[0]:
         sys.path.remove(folder)
     _before = set(sys.modules)
+    _entered = context
     sys.path[:0] = context[0]
+    for path in list(sys.path_importer_cache):
+        if _below(path, context[0]):
+            del sys.path_importer_cache[path]  # `_compiling` finds what is there
     importlib.invalidate_caches()
     sys.modules.update(_aside.pop(context, {}))
-    _entered = context
 
+
+class _Compiled(SourceFileLoader):
+    """Compiles the file as it is, which is what its digest is of: byte code beside it may be that of another one of the
+    same length and second."""
+
+    def path_stats(self, path: Any) -> NoReturn:
+        raise OSError(path)  # for which Python leaves byte code alone
+
+
+def _compiling(path: str) -> FileFinder:
+    """The finder of modules in a folder that is entered, or below it."""
+    if not (_below(path, _entered[0]) and Path(path).is_dir()):
+        raise ImportError(path)
+    return FileFinder(path, (_Compiled, SOURCE_SUFFIXES), (ExtensionFileLoader, EXTENSION_SUFFIXES))
+
+
+sys.path_hooks.insert(0, _compiling)
 
 #: Packages that stay even where a task's folder is the one that they are in.
 _OURS = ("fedpeer", "mechanism", "coordinator", "participant")
 
 
-def _below(file: str | None, folders: tuple[str, ...]) -> bool:
+def _below(file: str | None, folders: Sequence[str]) -> bool:
     return (
         file is not None
         and "site-packages" not in file

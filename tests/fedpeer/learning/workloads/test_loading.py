@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import py_compile
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -122,6 +123,31 @@ def test_two_sources_may_have_modules_of_one_name(tmp_path: Path) -> None:
     assert sources[0].load() is sources[0].load()
     (tmp_path / "1" / "twin_models.py").write_text(text.replace("twin_layers.WIDTH", "9"))
     assert sources[0].load().width() == 9  # type: ignore[attr-defined]
+
+
+def test_a_source_runs_what_its_digest_is_of_whatever_byte_code_lies_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    (tmp_path / "parts").mkdir()
+    files = tmp_path / "byte_models.py", tmp_path / "parts" / "byte_width.py"
+    source = WorkloadSource("byte_models:mean", folders=(str(tmp_path),))
+    widths = []
+    for number in (1, 2):
+        files[0].write_text(
+            "from parts.byte_width import WIDTH\n"
+            "from fedpeer.learning.workloads.baseline import MeanWorkload\n"
+            f"def mean():\n    return MeanWorkload(width=10 * WIDTH + {number})\n"
+        )
+        files[1].write_text(f"WIDTH = {number}\n")
+        for file in files:
+            os.utime(file, (1_000_000_000, 1_000_000_000))  # one second, and one length
+        widths.append(len(source.load().build(0)["mean"]))
+        if number == 1:
+            assert not list(tmp_path.rglob("*.pyc"))
+            for file in files:
+                py_compile.compile(str(file))
+    assert widths == [11, 22]
 
 
 def test_a_source_holds_its_files_to_the_terms(folder: Path) -> None:
